@@ -162,7 +162,8 @@ impl CaseName {
 
     /// Whether the measured part contains sends through libdat2.
     pub fn sends_by_dat(self) -> bool {
-        matches!(self, Self::DatSend | Self::DatSendLmrs | Self::DatReapSend | Self::DatAnswer) || self.threads().is_some()
+        matches!(self, Self::DatSend | Self::DatSendLmrs | Self::DatReapSend | Self::DatAnswer)
+            || self.threads().is_some()
     }
 
     /// Whether the software device has a thread of its own: in the other mode, a send and a poll of

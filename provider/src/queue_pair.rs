@@ -20,7 +20,7 @@ pub(crate) use crate::datapath::Request;
 
 use crate::counters::{Posted, Received, ReceivedAs};
 use crate::datapath::{Completion, SendQueue, WrId, WrInfo, entries::CompletedUpTo};
-use crate::device::{LkeyCache, LmrTable};
+use crate::device::LkeyCache;
 use crate::event_data::{DtoCompletion, DtoFields};
 use crate::shared_recv::SharedRecv;
 use crate::sync::{BiasedMutex, rank};
@@ -376,11 +376,11 @@ impl QueuePair {
     }
 
     /// Remembers the LMR of a request, which was checked, for the next requests.
-    pub(crate) fn remember(&self, lmrs: &LmrTable, context: u32, longest: u32) {
+    pub(crate) fn remember(&self, context: u32, longest: u32) {
         let mut requests = self.requests.lock();
         // Read under the lock: `stop_fast_requests` forgets the LMR after it has changed the value.
         if self.fast_requests.load(Ordering::SeqCst) {
-            requests.last.remember(lmrs, context, longest);
+            requests.last.remember(context, longest);
         }
     }
 

@@ -6,8 +6,8 @@
 //!   others.
 //! - a Send by the direct path, of one segment in the LMR of the last request: the lock of the EP's
 //!   requests, by the door of the handle slot.
-//! - another request or receive of one segment in the LMR of the last one, or a Send or an RDMA Write
-//!   of two to four: the biased lock of the EP's handle slot, then that of the ring.
+//! - another request of one segment, a Send or an RDMA Write of two to four, or a receive of up to
+//!   four: the biased lock of the EP's handle slot, then that of the ring.
 //! - every other post to an EP: the read lock of the EP's handle slot, then the locks of the rings.
 
 use super::code::{Code, SUCCESS, guard};
@@ -55,7 +55,7 @@ fn with_queues(ep: Handle, post: impl FnOnce(&QueuePair) -> bool) -> bool {
     }
 }
 
-/// Posts a request of one segment in the LMR of the EP's last request. Takes no lock but the biased
+/// Posts a request of one segment, fastest in the LMR of the EP's last request. Takes no lock but the biased
 /// locks of the handle slot and of the EP's requests, which this thread may come to own. Returns
 /// false without posting in all other cases; then [`request`] posts, or gives the error.
 #[inline(always)]
@@ -240,15 +240,51 @@ pub(super) extern "C" fn ep_post_recv(
     cookie: u64,
     flags: u32,
 ) -> u32 {
-    if count == 1
-        && flags == 0
+    if !likely(count == 1) {
+        return ep_post_recv_several(ep, count, iov, cookie, flags);
+    }
+    if flags == 0
         && let Some([segment]) = iov.few(1)
-        && let Some(guard) = ep.hot_fast().or_else(|| ep.hot().ok())
-        && let Hot::Ep(pair) | Hot::EpByVerbs(pair) = &*guard
-        && pair.post_recv_from_last_lmr(segment, cookie)
+        && with_queues(ep, |pair| pair.post_recv_one(segment, cookie))
     {
         return SUCCESS;
     }
+    ep_post_recv_slow(ep, count, iov, cookie, flags)
+}
+
+/// As [`ep_post_recv`], for any number of segments but one.
+#[inline(never)]
+extern "C" fn ep_post_recv_several(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    let posted = flags == 0
+        && match count {
+            2 => recv_of::<2>(ep, iov, cookie),
+            3 => recv_of::<3>(ep, iov, cookie),
+            4 => recv_of::<4>(ep, iov, cookie),
+            _ => false,
+        };
+    if posted { SUCCESS } else { ep_post_recv_slow(ep, count, iov, cookie, flags) }
+}
+
+/// As [`send_of`], for a receive.
+#[inline(never)]
+fn recv_of<const N: usize>(ep: Handle, iov: In<LmrTriplet>, cookie: u64) -> bool {
+    if let Some(segments) = iov.few(N as i32)
+        && let Ok(segments) = <&[LmrTriplet; N]>::try_from(segments)
+    {
+        with_queues(ep, |pair| pair.post_recv_segments(segments, cookie))
+    } else {
+        false
+    }
+}
+
+#[inline(never)]
+extern "C" fn ep_post_recv_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> u32 {
     guard("dat_ep_post_recv", || {
         let object = ep.get::<EpObject>()?;
         if object.ep.inner.srq.is_some() {
@@ -479,10 +515,9 @@ fn srq_post_refused(refused: Refused<'_>) -> u32 {
     guard("dat_srq_post_recv", || Err(Code::post(error, 5)))
 }
 
-/// Posts without the guard if the LMR of the last post contains the segments:
-/// [`crate::Srq::post_from_last_lmr`] cannot panic. A thread that does not own the biased lock waits
-/// for it first, and then takes the fast path. Otherwise posts with [`crate::Srq::post_once`], which
-/// gives the error. If the SRQ is full, harvests and posts again.
+/// Posts without the guard if [`crate::Srq::post_short`] can, which cannot panic. A thread that does
+/// not own the biased lock waits for it first, and then takes the fast path. Otherwise posts with
+/// [`crate::Srq::post_once`], which gives the error. If the SRQ is full, harvests and posts again.
 #[inline(never)]
 extern "C" fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     let owned = srq.hot_fast();
@@ -497,7 +532,7 @@ extern "C" fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, c
         {
             return answer;
         }
-        if locked.post_from_last_lmr(segments, cookie) {
+        if locked.post_short(segments, cookie) {
             return SUCCESS;
         }
     }

@@ -7,7 +7,7 @@
 //! An SRQ has two parts: [`SrqPoster`] belongs to the thread that posts, and all threads share
 //! [`SrqPath`]. [`CqPath`] belongs to an EVD, [`SendQueue`] and [`RecvQueue`] to an EP. The modules
 //! above do not depend on the path, except the fast functions: those that post to an SRQ
-//! (`Srq::post_fast`, `Srq::post_from_last_lmr`, `Srq::post_pool`), that post a Send
+//! (`Srq::post_fast`, `Srq::post_short`, `Srq::post_pool`), that post a Send
 //! (`Requests::post_send_fast`, and the handle slots, which store the path of an EP for it), and
 //! that take a completion off an EVD (`EvdInner::dequeue_fast`, `Queue::next_success`). The fast
 //! functions of the verbs path have `by_verbs` in their names.

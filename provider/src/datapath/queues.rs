@@ -147,12 +147,13 @@ impl RecvQueue {
         }
     }
 
-    /// Posts a receive of one segment. Returns false without posting if the queue does not take it.
+    /// Posts a receive of a number of segments that the compiler knows. Returns false without posting
+    /// if the queue does not take it.
     #[inline(always)]
-    pub(crate) fn post_one(&mut self, sge: Sge) -> bool {
+    pub(crate) fn post_few<const N: usize>(&mut self, sges: [Sge; N]) -> bool {
         match self {
-            Self::Direct(queue) => queue.post_one(sge),
-            Self::Verbs(qp) => qp.post_recv_raw(WrId::Recv(0).pack(), &[sge]).is_ok(),
+            Self::Direct(queue) => queue.post_few(sges),
+            Self::Verbs(qp) => qp.post_recv_raw(WrId::Recv(0).pack(), &sges).is_ok(),
         }
     }
 

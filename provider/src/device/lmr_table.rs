@@ -43,7 +43,7 @@ pub(crate) struct LmrTable {
     chunks: [OnceLock<Box<Chunk>>; CHUNKS],
     free: Mutex<{ rank::TABLE }, FreeEntries>,
     /// Incremented after each LMR that is freed.
-    gone: Arc<AtomicU64>,
+    gone: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl LmrTable {
         let table = Self {
             chunks: [const { OnceLock::new() }; CHUNKS],
             free: Mutex::new(FreeEntries { list: std::collections::VecDeque::new(), next: 0 }),
-            gone: Arc::default(),
+            gone: AtomicU64::new(0),
         };
         // Here rather than in the program's first registration.
         table.chunk(0)?;
@@ -236,14 +236,23 @@ impl LmrTable {
 /// The LMR of a queue's last post, for a queue with one PZ. Most buffers lie in the LMR of the
 /// buffer before and then need no lookup in the table. The cache is out of date as soon as any LMR
 /// of the device is freed.
+///
+/// A cache that holds an LMR and is not out of date also shows that the queue takes posts: only a
+/// post that made all checks fills it, and the queue's owner empties it when the queue takes no more
+/// ([`LkeyCache::forget`]). So a segment in another LMR needs no further checks than those of
+/// [`LmrTable::check`].
 #[derive(Debug)]
 pub(crate) struct LkeyCache {
-    gone: Arc<AtomicU64>,
-    /// The value of `gone` while this LMR was alive.
+    table: Arc<LmrTable>,
+    /// The table's `gone` while this LMR was alive.
     gone_then: u64,
     lmr: CachedLmr,
     /// The privileges of the LMR.
     privileges: MemPriv,
+    /// The PZ of the queue.
+    pz: u32,
+    /// The most bytes of a post. 0: no LMR is held.
+    longest: u32,
 }
 
 /// The bounds and the lkey of an LMR that passed the checks of a post.
@@ -295,22 +304,19 @@ impl CachedLmr {
 
 impl LkeyCache {
     /// A cache that holds no LMR.
-    pub(crate) fn none(table: &LmrTable) -> Self {
+    pub(crate) fn none(table: &Arc<LmrTable>) -> Self {
         // No segment fits into length 0.
-        Self {
-            gone: table.gone.clone(),
-            gone_then: 0,
-            lmr: CachedLmr {
-                context: 0,
-                lkey: 0,
-                in_segments: SegmentKey::new(0),
-                start: 0,
-                len: 0,
-                longest: 0,
-                end: 0,
-            },
-            privileges: MemPriv::empty(),
-        }
+        let lmr = CachedLmr {
+            context: 0,
+            lkey: 0,
+            in_segments: SegmentKey::new(0),
+            start: 0,
+            len: 0,
+            longest: 0,
+            end: 0,
+        };
+        let privileges = MemPriv::empty();
+        Self { table: table.clone(), gone_then: 0, lmr, privileges, pz: 0, longest: 0 }
     }
 
     /// The lkey for a segment of one byte or more that [`LmrTable::check`] would accept. `None` if
@@ -323,14 +329,42 @@ impl LkeyCache {
     /// Whether no LMR was freed since this one was remembered.
     #[inline(always)]
     fn is_alive(&self) -> bool {
-        self.gone.load(Ordering::Acquire) == self.gone_then
+        self.table.gone.load(Ordering::Acquire) == self.gone_then
     }
 
-    /// As [`LkeyCache::key`], for the segments of one post: whether the LMR is alive is looked up
-    /// only once. `None` if the cache cannot tell.
+    /// As [`LkeyCache::key`], for the segments of one post, which may be in several LMRs.
+    /// `direction` is that of the posts that fill the cache. The length of the post is not compared.
     #[inline(always)]
-    pub(crate) fn keys(&self) -> Option<impl Fn(&LmrTriplet) -> Option<u32>> {
-        self.is_alive().then_some(|segment: &LmrTriplet| self.lmr.key(segment, true))
+    pub(crate) fn keys(&self, direction: Direction) -> Option<impl Fn(&LmrTriplet) -> Option<u32>> {
+        let lmr = self.live()?;
+        Some(
+            move |segment: &LmrTriplet| {
+                if lmr.contains(segment) { Some(lmr.lkey) } else { self.look_up(segment, direction) }
+            },
+        )
+    }
+
+    /// The lkey of a segment in any LMR, for a cache that is not out of date.
+    #[inline(never)]
+    fn look_up(&self, segment: &LmrTriplet, direction: Direction) -> Option<u32> {
+        if self.longest == 0 {
+            return None;
+        }
+        let checked = self.table.check(0, segment, Use { pz: self.pz, direction });
+        checked.ok()?.map(|segment| segment.lkey)
+    }
+
+    /// Remembers the LMR of this segment instead of the one that is held, if [`LmrTable::check`]
+    /// accepts the segment. Returns false if the cache cannot tell; then nothing has changed.
+    #[inline(never)]
+    pub(crate) fn turn_to(&mut self, segment: &LmrTriplet, direction: Direction) -> bool {
+        if !self.is_alive() || self.look_up(segment, direction).is_none() {
+            return false;
+        }
+        // Alive after `gone` was compared with `gone_then`.
+        let Some(entry) = self.table.entry(segment.lmr_context) else { return false };
+        (self.lmr, self.privileges) = entry.cached(segment.lmr_context, self.longest);
+        true
     }
 
     /// As [`LkeyCache::key`], for all segments of a post. The sum of their lengths, which comes with
@@ -349,6 +383,24 @@ impl LkeyCache {
             length += u64::from(len);
         }
         Some((sges, u32::try_from(length).ok().filter(|length| *length <= lmr.longest)?))
+    }
+
+    /// As [`LkeyCache::sges`], for segments in any LMRs. `direction` as in [`LkeyCache::keys`].
+    #[inline(never)]
+    pub(crate) fn sges_in_any<const N: usize>(
+        &self,
+        segments: &[LmrTriplet; N],
+        direction: Direction,
+    ) -> Option<([Sge; N], u32)> {
+        let key = self.keys(direction)?;
+        let mut sges = [Sge::default(); N];
+        let mut length = 0;
+        for (sge, segment) in sges.iter_mut().zip(segments) {
+            let &LmrTriplet { virtual_address: addr, segment_length: len, .. } = segment;
+            *sge = Sge { addr, len, lkey: key(segment)? };
+            length += u64::from(len);
+        }
+        Some((sges, u32::try_from(length).ok().filter(|length| *length <= self.longest)?))
     }
 
     /// As [`LkeyCache::key`], for a queue that takes segments of any length on the direct path: the
@@ -377,28 +429,37 @@ impl LkeyCache {
 
     /// Holds no LMR from now on.
     pub(crate) fn forget(&mut self) {
-        (self.lmr.longest, self.lmr.end) = (0, 0);
+        (self.lmr.longest, self.lmr.end, self.longest) = (0, 0, 0);
     }
 
-    /// Remembers an LMR that has just passed [`LmrTable::check`], for segments of up to `longest`
-    /// bytes.
-    pub(crate) fn remember(&mut self, table: &LmrTable, context: u32, longest: u32) {
-        let gone = table.gone.load(Ordering::Acquire);
-        let Some(entry) = table.entry(context) else { return };
+    /// Remembers an LMR that has just passed [`LmrTable::check`] for the queue's PZ, for posts of up
+    /// to `longest` bytes.
+    pub(crate) fn remember(&mut self, context: u32, longest: u32) {
+        let gone = self.table.gone.load(Ordering::Acquire);
+        let Some(entry) = self.table.entry(context) else { return };
         // The LMR is alive after `gone` was read, so a later free increments `gone` beyond this
         // value.
         if entry.context.load(Ordering::Acquire) != context {
             return;
         }
-        let start = entry.start.load(Ordering::Relaxed);
-        let end = entry.end.load(Ordering::Relaxed);
+        self.pz = entry.pz.load(Ordering::Relaxed);
+        (self.lmr, self.privileges) = entry.cached(context, longest);
+        (self.gone_then, self.longest) = (gone, longest);
+    }
+}
+
+impl LmrEntry {
+    /// The LMR with this context, for segments of up to `longest` bytes, and its privileges.
+    #[inline(always)]
+    fn cached(&self, context: u32, longest: u32) -> (CachedLmr, MemPriv) {
+        let start = self.start.load(Ordering::Relaxed);
+        let end = self.end.load(Ordering::Relaxed);
         let len = end - start;
-        let lkey = entry.lkey.load(Ordering::Relaxed);
+        let lkey = self.lkey.load(Ordering::Relaxed);
         let longest = len.min(longest.into()) as u32;
         let in_segments = SegmentKey::new(lkey);
-        self.lmr = CachedLmr { context, lkey, in_segments, start, len, longest, end };
-        self.privileges = MemPriv::from_bits_truncate(entry.privileges.load(Ordering::Relaxed));
-        self.gone_then = gone;
+        let privileges = MemPriv::from_bits_truncate(self.privileges.load(Ordering::Relaxed));
+        (CachedLmr { context, lkey, in_segments, start, len, longest, end }, privileges)
     }
 }
 
@@ -417,7 +478,7 @@ mod tests {
     /// either.
     #[test]
     fn no_context_finds_the_memory_of_a_pool() {
-        let table = LmrTable::new().unwrap();
+        let table = Arc::new(LmrTable::new().unwrap());
         let number = table.insert_pool_memory(7).unwrap();
         let segment = LmrTriplet { virtual_address: 0, segment_length: 1, lmr_context: number };
         for direction in [Direction::Read, Direction::Write] {
@@ -428,7 +489,7 @@ mod tests {
         }
         assert!(!table.covers(&segment));
         let mut last = LkeyCache::none(&table);
-        last.remember(&table, number, u32::MAX);
+        last.remember(number, u32::MAX);
         assert_eq!(last.key(&segment), None);
         assert!(table.are_live(&[number, 0], Some(7)) && !table.are_live(&[number], Some(8)));
         table.remove(number);
@@ -484,7 +545,7 @@ mod tests {
             }
         }
         // A cache without an LMR.
-        let table = LmrTable::new().unwrap();
+        let table = Arc::new(LmrTable::new().unwrap());
         let none = LkeyCache::none(&table);
         let segment = LmrTriplet { virtual_address: 0, segment_length: 0, lmr_context: 0 };
         assert!(!none.live().unwrap().contains(&segment));

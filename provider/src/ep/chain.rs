@@ -300,7 +300,7 @@ impl EpInner {
         }
         drop(locked);
         if let (true, Some([segment])) = (first_is_new, requests.first().map(|request| request.iov)) {
-            self.pair.remember(&self.device.lmrs, segment.lmr_context, longest);
+            self.pair.remember(segment.lmr_context, longest);
         }
         true
     }

@@ -1,20 +1,21 @@
-//! Posts in common cases: one segment, or a few for a Send or an RDMA Write, in the LMR or the pool
-//! of the last post to the queue.
+//! Posts in common cases: one segment, or a few for a Send, an RDMA Write or a receive, in an LMR or
+//! in the pool of the last post to the queue. The LMR of the last post is found fastest.
 //!
 //! Functions that return false have not posted. Then the functions of `ep/post.rs` and `ep/recv.rs`
 //! make all checks, and post or give the error.
 
 use super::RequestKind;
 use super::post::send_flags;
-use crate::datapath::{MOST_IN_BLOCK, Outgoing, Record, SendQueue, WrInfo};
+use crate::datapath::{MOST_IN_BLOCK, Outgoing, Record, RecvQueue, SendQueue, WrInfo};
+use crate::error::Direction;
 use crate::lmr::PoolMemory;
 use crate::queue_pair::{LastPool, QueuePair, Receive, Receives, Request, Requests};
 use crate::types::{CompletionFlags, DtoOp, LmrTriplet};
 use rxe_fallback::{SendFlags, SendOp, Sge};
 
 impl QueuePair {
-    /// Posts a Send, RDMA Write or RDMA Read on either path, if it has one segment in the LMR of
-    /// the last request, and flags that any EP takes. Otherwise returns false without posting; then
+    /// Posts a Send, RDMA Write or RDMA Read on either path, if it has one segment, and flags that
+    /// any EP takes, after a request that left its LMR. Otherwise returns false without posting; then
     /// [`EpInner::post_request`] posts, or gives the error.
     ///
     /// Makes all checks, and may be called under a guard, as [`Requests::post_send_fast`].
@@ -29,7 +30,10 @@ impl QueuePair {
         if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
             return false;
         }
-        self.requests.lock().post_one::<false>(kind, segment, cookie, flags)
+        let mut requests = self.requests.lock();
+        requests.post_one::<false>(kind, segment, cookie, flags)
+            || requests.last.turn_to(segment, kind.direction())
+                && requests.post_one::<false>(kind, segment, cookie, flags)
     }
 
     /// As [`QueuePair::post_one_segment`], for a Send or an RDMA Write of two to four segments.
@@ -148,8 +152,8 @@ impl Requests {
         true
     }
 
-    /// Posts a Send or an RDMA Write of several segments if the LMR of the last request contains
-    /// them, and if there is room. The flags are SUPPRESS and SOLICITED_WAIT at most.
+    /// Posts a Send or an RDMA Write of several segments, fastest if the LMR of the last request
+    /// contains them, if there is room. The flags are SUPPRESS and SOLICITED_WAIT at most.
     #[inline(always)]
     fn post_few<const N: usize>(
         &mut self,
@@ -162,7 +166,10 @@ impl Requests {
             return false;
         }
         // There is an LMR only while the EP is connected.
-        let Some((sges, length)) = self.last.sges(segments) else { return false };
+        let in_one = self.last.sges(segments);
+        let Some((sges, length)) = in_one.or_else(|| self.last.sges_in_any(segments, Direction::Read)) else {
+            return false;
+        };
         let (op, verb, solicits) = match kind {
             RequestKind::Send => (DtoOp::Send, SendOp::Send, true),
             RequestKind::Write(to) if length <= to.segment_length => {
@@ -227,21 +234,53 @@ impl QueuePair {
         posted
     }
 
-    /// Posts a receive if the LMR of the last receive contains the segment. Otherwise returns false
-    /// without posting; then [`EpInner::post_recv`] posts, or gives the error. All checks are made.
+    /// Posts a receive of one segment, fastest in the LMR of the last receive, after a receive that
+    /// left its LMR. Otherwise returns false without posting; then [`EpInner::post_recv`] posts, or
+    /// gives the error. All checks are made.
     ///
     /// Calls no code of the program and takes no lock of an object, so a caller may hold the guard
     /// of a biased lock's fast path.
     #[inline(always)]
-    pub(crate) fn post_recv_from_last_lmr(&self, segment: &LmrTriplet, cookie: u64) -> bool {
+    pub(crate) fn post_recv_one(&self, segment: &LmrTriplet, cookie: u64) -> bool {
         let mut receives = self.receives.lock();
         // There is an LMR only while the EP is connected and has no watermarks.
-        let Some(lkey) = receives.last.key(segment) else { return false };
+        let lkey = match receives.last.key(segment) {
+            Some(lkey) => lkey,
+            None if receives.last.turn_to(segment, Direction::Write) => receives.last.lkey(),
+            None => return false,
+        };
         let sge = Sge { addr: segment.virtual_address, len: segment.segment_length, lkey };
         receives.post_sge(sge, WrInfo { cookie, pool: 0, lmrs: [segment.lmr_context, 0, 0, 0] })
     }
 
-    /// As [`QueuePair::post_recv_from_last_lmr`], for part of a pool's memory, which is written if
+    /// As [`QueuePair::post_recv_one`], for two to four segments.
+    #[inline(never)]
+    pub(crate) fn post_recv_few(&self, segments: &[LmrTriplet], cookie: u64) -> bool {
+        match *segments {
+            [a, b] => self.post_recv_segments(&[a, b], cookie),
+            [a, b, c] => self.post_recv_segments(&[a, b, c], cookie),
+            [a, b, c, d] => self.post_recv_segments(&[a, b, c, d], cookie),
+            _ => false,
+        }
+    }
+
+    /// As [`QueuePair::post_recv_few`], for a number of segments that the compiler knows.
+    #[inline(always)]
+    pub(crate) fn post_recv_segments<const N: usize>(&self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
+        let mut receives = self.receives.lock();
+        if N > receives.max_iov {
+            return false;
+        }
+        // As in `post_recv_one`.
+        let in_one = receives.last.sges(segments);
+        let in_any = || receives.last.sges_in_any(segments, Direction::Write);
+        let Some((sges, length)) = in_one.or_else(in_any) else { return false };
+        // As `WrInfo::over`: no segment is empty.
+        let lmrs = std::array::from_fn(|n| segments.get(n).map_or(0, |segment| segment.lmr_context));
+        receives.post_sges(length.into(), WrInfo { cookie, pool: 0, lmrs }, |queue| queue.post_few(sges))
+    }
+
+    /// As [`QueuePair::post_recv_one`], for part of a pool's memory, which is written if
     /// the last receive from a pool was from this one.
     #[inline(always)]
     pub(crate) fn post_recv_from_last_pool(
@@ -260,12 +299,18 @@ impl Receives {
     /// Posts a checked receive of a connected EP if there is room.
     #[inline(always)]
     fn post_sge(&mut self, sge: Sge, info: WrInfo) -> bool {
-        if self.ring.len() >= self.capacity || !self.queue.post_one(sge) {
+        self.post_sges(sge.len.into(), info, |queue| queue.post_few([sge]))
+    }
+
+    /// As [`Receives::post_sge`], for a receive of `length` bytes that `post` gives to the queue.
+    #[inline(always)]
+    fn post_sges(&mut self, length: u64, info: WrInfo, post: impl FnOnce(&mut RecvQueue) -> bool) -> bool {
+        if self.ring.len() >= self.capacity || !post(&mut self.queue) {
             return false;
         }
         self.ring.push_back(Receive { info, flags: CompletionFlags::empty(), on_device: true });
         self.posts += 1;
-        self.bytes += u64::from(sge.len);
+        self.bytes += length;
         true
     }
 }

@@ -22,10 +22,13 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        if let [segment] = iov
-            && flags.is_empty()
-            && self.inner.pair.post_recv_from_last_lmr(segment, cookie)
-        {
+        let pair = &self.inner.pair;
+        let posted = match iov {
+            _ if !flags.is_empty() => false,
+            [segment] => pair.post_recv_one(segment, cookie),
+            several => pair.post_recv_few(several, cookie),
+        };
+        if posted {
             return Ok(());
         }
         self.inner.post_recv(iov, WrInfo { cookie, ..WrInfo::default() }, flags)

@@ -102,13 +102,11 @@ impl EpInner {
             self.device.lmrs.check_all(iov, using, sges)
         })?;
         // An empty segment was not checked.
-        if let (RequestKind::Send | RequestKind::Write(_) | RequestKind::Read(_), [first, more @ ..]) =
-            (kind, iov)
+        if let (RequestKind::Send | RequestKind::Write(_) | RequestKind::Read(_), [first, ..]) = (kind, iov)
             && first.segment_length > 0
-            && more.iter().all(|segment| segment.lmr_context == first.lmr_context)
         {
             let longest = self.device.attr.max_message_size;
-            self.pair.remember(&self.device.lmrs, first.lmr_context, longest);
+            self.pair.remember(first.lmr_context, longest);
         }
         Ok(())
     }

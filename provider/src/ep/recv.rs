@@ -25,10 +25,10 @@ impl EpInner {
             self.device.lmrs.check_all(iov, using, sges)
         })?;
         // An empty segment was not checked.
-        if let [one] = iov
-            && one.segment_length > 0
+        if let [first, ..] = iov
+            && first.segment_length > 0
         {
-            self.remember(|receives| receives.last.remember(&self.device.lmrs, one.lmr_context, u32::MAX));
+            self.remember(|receives| receives.last.remember(first.lmr_context, u32::MAX));
         }
         Ok(())
     }

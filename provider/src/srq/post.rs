@@ -10,13 +10,18 @@
 
 use super::Srq;
 use crate::Subtype;
-use crate::datapath::{SrqPoster, WrInfo, direct::DirectPoster, verbs::Staged};
+use crate::datapath::{
+    SrqPoster, WrInfo,
+    direct::DirectPoster,
+    verbs::{Staged, VerbsPoster},
+};
 use crate::defaults::Defaults;
 use crate::device::{LkeyCache, Use};
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
 use crate::types::{LmrTriplet, MAX_IOV};
 use mlx5_direct::DataSeg;
+use mlx5_direct::wqe::{KeyedSeg, SegmentKey};
 use rxe_fallback::Sge;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -131,7 +136,7 @@ impl Srq {
     /// As [`Srq::post_slow`], without a harvest: calls no code of the program.
     #[inline(always)]
     pub(crate) fn post_once(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
-        if self.post_from_last_lmr(iov, cookie) { Ok(()) } else { self.post_checked(iov, cookie) }
+        if self.post_short(iov, cookie) { Ok(()) } else { self.post_checked(iov, cookie) }
     }
 
     /// Where a harvest may release entries of a full SRQ.
@@ -139,36 +144,47 @@ impl Srq {
         &self.inner.defaults
     }
 
-    /// Posts segments if the LMR of the last post contains them. Otherwise, or if the SRQ is full,
-    /// returns false without posting. It may also return false for more than [`FEW`] segments.
+    /// Remembers the LMR of this segment instead of that of the last post, so that
+    /// [`Srq::post_fast`] or [`Srq::stage_by_verbs`] can post the segment. Returns false if the long
+    /// way has to post.
+    #[inline(always)]
+    pub(crate) fn turn_to(&mut self, segment: &LmrTriplet) -> bool {
+        if !self.last.turn_to(segment, Direction::Write) {
+            return false;
+        }
+        if let SrqPoster::Verbs(poster) = &mut self.poster {
+            poster.set_lkey(self.last.lkey());
+        }
+        true
+    }
+
+    /// Posts segments after a post that left its LMR, fastest if they all lie in that one. If the
+    /// SRQ is full, returns false without posting. It may also return false for more than [`FEW`]
+    /// segments.
     ///
     /// Calls no code of the program and takes no lock of an object, so a caller may hold the guard
     /// of a biased lock's fast path.
     #[inline(always)]
-    pub(crate) fn post_from_last_lmr(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
-        // Entries that were reaped since the last post may leave the span with room again.
-        if let [one] = iov
-            && self.poster.found_room()
-            && self.post_fast(one, cookie)
-        {
-            return true;
+    pub(crate) fn post_short(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
+        if let [one] = iov {
+            let in_last = self.last.segment(one).is_some();
+            if !in_last && !self.turn_to(one) {
+                return false;
+            }
+            // Entries that were reaped since the last post may leave the span with room again.
+            if (!in_last || self.poster.found_room()) && self.post_fast(one, cookie) {
+                return true;
+            }
         }
-        let last = &self.last;
-        let poster = match &mut self.poster {
-            SrqPoster::Direct(poster) => poster,
-            SrqPoster::Verbs(_) => return self.post_from_last_lmr_by_verbs(iov, cookie),
-        };
-        let [one] = iov else { return post_few(poster, last, self.inner.max_iov, iov, cookie) };
-        let Some(segment) = last.segment(one) else { return false };
-        poster.post_one(segment.into(), cookie, 0)
-    }
-
-    #[inline(never)]
-    fn post_from_last_lmr_by_verbs(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
-        let SrqPoster::Verbs(poster) = &mut self.poster else { return false };
-        let mut segments = [Sge::default(); FEW];
-        few_by_verbs(&self.last, self.inner.max_iov, iov, cookie, &mut segments)
-            .is_some_and(|(segments, info)| poster.post(segments, &info).is_ok())
+        let max_iov = self.inner.max_iov;
+        match (&mut self.poster, iov) {
+            (SrqPoster::Direct(poster), [one]) => {
+                let Some(segment) = self.last.segment(one) else { return false };
+                poster.post_one(segment.into(), cookie, 0)
+            }
+            (SrqPoster::Direct(poster), _) => post_few(poster, &self.last, max_iov, iov, cookie),
+            (SrqPoster::Verbs(poster), _) => post_few_by_verbs(poster, &self.last, max_iov, iov, cookie),
+        }
     }
 
     /// Posts after a look at the LMR table. Remembers the LMR for the next post.
@@ -188,7 +204,7 @@ impl Srq {
         let mut sges = [Sge::default(); MAX_IOV];
         let n = inner.device.lmrs.check_all(iov, using, &mut sges)?;
         if let Some(segment) = iov.iter().find(|segment| segment.segment_length > 0) {
-            self.last.remember(&inner.device.lmrs, segment.lmr_context, u32::MAX);
+            self.last.remember(segment.lmr_context, u32::MAX);
             if let SrqPoster::Verbs(poster) = &mut self.poster {
                 poster.set_lkey(self.last.lkey());
             }
@@ -228,8 +244,9 @@ fn post_several_in_run(
     poster.post_list_in_run(iov, |from| lmr.segment(from), cookie)
 }
 
-/// Posts two or more segments if they lie in the LMR `last`. Otherwise returns false without
-/// posting. If the next slot is not known, returns false also for more than [`FEW`] segments.
+/// Posts two or more segments, fastest those in the LMR `last`. Returns false without posting if the
+/// long way has to check a segment. If the next slot is not known, returns false also for more than
+/// [`FEW`] segments.
 #[inline(never)]
 fn post_few(
     poster: &mut DirectPoster,
@@ -238,42 +255,50 @@ fn post_few(
     iov: &[LmrTriplet],
     cookie: u64,
 ) -> bool {
-    if post_several_in_run(poster, last, max_iov, iov, cookie) {
+    let Some(key) = keys_for(last, max_iov, iov) else { return false };
+    let encode = |from: &LmrTriplet| {
+        let key = SegmentKey::new(key(from)?);
+        Some(KeyedSeg::new(from.virtual_address, from.segment_length, key))
+    };
+    if poster.post_list_in_run(iov, encode, cookie) {
         return true;
     }
     let mut segments = [DataSeg::new(0, 0, 0); FEW];
-    let encode = |from: &LmrTriplet, lkey| DataSeg::new(from.virtual_address, from.segment_length, lkey);
-    let Some(segments) = few(last, max_iov, iov, &mut segments, encode) else { return false };
-    poster.post_encoded(segments, cookie, 0).is_ok()
+    few(iov, &mut segments, |from| Some(encode(from)?.into()))
+        .is_some_and(|segments| poster.post_encoded(segments, cookie, 0).is_ok())
 }
 
-/// Converts segments that all lie in the LMR `last` for verbs. `None` if a segment lies elsewhere,
-/// if there is no segment, or if there are too many.
-#[inline(always)]
-fn few_by_verbs<'a>(
+/// As [`post_few`], on the verbs path, for one to [`FEW`] segments.
+#[inline(never)]
+fn post_few_by_verbs(
+    poster: &mut VerbsPoster,
     last: &LkeyCache,
     max_iov: u32,
     iov: &[LmrTriplet],
     cookie: u64,
-    into: &'a mut [Sge; FEW],
-) -> Option<(&'a [Sge], WrInfo)> {
-    let key = last.keys()?;
-    // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
-    let first = iov.first()?;
-    if iov.len() > max_iov as usize {
-        return None;
-    }
-    let into = into.get_mut(..iov.len())?;
-    for (to, from) in into.iter_mut().zip(iov) {
-        *to = sge(from, key(from)?);
-    }
-    Some((into, in_one_lmr(first, cookie)))
+) -> bool {
+    let Some(key) = keys_for(last, max_iov, iov) else { return false };
+    let mut segments = [Sge::default(); FEW];
+    let sge = |from: &LmrTriplet| {
+        Some(Sge { addr: from.virtual_address, len: from.segment_length, lkey: key(from)? })
+    };
+    let info = WrInfo { cookie, ..WrInfo::default() }.over(iov);
+    few(iov, &mut segments, sge).is_some_and(|segments| poster.post(segments, &info).is_ok())
 }
 
-/// A segment with its lkey, for verbs.
+/// How to find the lkeys of these segments. `None` if the long way has to check them, or if there is
+/// no segment, or if there are too many.
 #[inline(always)]
-fn sge(from: &LmrTriplet, lkey: u32) -> Sge {
-    Sge { addr: from.virtual_address, len: from.segment_length, lkey }
+fn keys_for(
+    last: &LkeyCache,
+    max_iov: u32,
+    iov: &[LmrTriplet],
+) -> Option<impl Fn(&LmrTriplet) -> Option<u32>> {
+    // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
+    if iov.is_empty() || iov.len() > max_iov as usize {
+        return None;
+    }
+    last.keys(Direction::Write)
 }
 
 /// What is kept of a buffer whose segments all lie in the LMR of the first.
@@ -285,23 +310,16 @@ fn in_one_lmr(first: &LmrTriplet, cookie: u64) -> WrInfo {
 /// The largest number of segments that [`few`] converts.
 const FEW: usize = 8;
 
-/// Converts segments that all lie in the LMR `last` into the device's form. `None` if a segment
-/// lies elsewhere, if there is no segment, or if there are too many.
+/// Converts segments. `None` if `form` refuses one, or if there are too many.
 #[inline(always)]
 fn few<'a, T>(
-    last: &LkeyCache,
-    max_iov: u32,
     iov: &[LmrTriplet],
     into: &'a mut [T; FEW],
-    form: impl Fn(&LmrTriplet, u32) -> T,
+    form: impl Fn(&LmrTriplet) -> Option<T>,
 ) -> Option<&'a [T]> {
-    // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
-    if iov.is_empty() || iov.len() > max_iov as usize {
-        return None;
-    }
     let into = into.get_mut(..iov.len())?;
     for (to, from) in into.iter_mut().zip(iov) {
-        *to = form(from, last.key(from)?);
+        *to = form(from)?;
     }
     Some(into)
 }

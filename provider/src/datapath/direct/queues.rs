@@ -347,10 +347,11 @@ impl DirectReceives {
         })
     }
 
-    /// Posts a receive of one segment. False if the queue does not take it.
+    /// Posts a receive of a number of segments that the compiler knows. False if the queue does not
+    /// take it.
     #[inline(always)]
-    pub(crate) fn post_one(&mut self, sge: Sge) -> bool {
-        self.queue.post(&[DataSeg::new(sge.addr, sge.len, sge.lkey)], 0).is_ok()
+    pub(crate) fn post_few<const N: usize>(&mut self, sges: [Sge; N]) -> bool {
+        self.queue.post(&sges.map(|sge| DataSeg::new(sge.addr, sge.len, sge.lkey)), 0).is_ok()
     }
 
     /// Releases the receive that a completion names. False if it is not posted.
