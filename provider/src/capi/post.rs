@@ -233,6 +233,7 @@ pub(super) extern "C" fn ep_post_send_with_invalidate(
     guard("dat_ep_post_send_with_invalidate", || request(ep, kind, count, iov, cookie, flags, 5))
 }
 
+/// Calls nothing but one of the functions below, which find their arguments in their registers.
 pub(super) extern "C" fn ep_post_recv(
     ep: Handle,
     count: i32,
@@ -240,9 +241,17 @@ pub(super) extern "C" fn ep_post_recv(
     cookie: u64,
     flags: u32,
 ) -> u32 {
-    if !likely(count == 1) {
-        return ep_post_recv_several(ep, count, iov, cookie, flags);
+    match count {
+        1 => ep_post_recv_one(ep, count, iov, cookie, flags),
+        2 => ep_post_recv_of::<2>(ep, count, iov, cookie, flags),
+        3 => ep_post_recv_of::<3>(ep, count, iov, cookie, flags),
+        4 => ep_post_recv_of::<4>(ep, count, iov, cookie, flags),
+        _ => ep_post_recv_slow(ep, count, iov, cookie, flags),
     }
+}
+
+#[inline(never)]
+extern "C" fn ep_post_recv_one(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> u32 {
     if flags == 0
         && let Some([segment]) = iov.few(1)
         && with_queues(ep, |pair| pair.post_recv_one(segment, cookie))
@@ -252,35 +261,23 @@ pub(super) extern "C" fn ep_post_recv(
     ep_post_recv_slow(ep, count, iov, cookie, flags)
 }
 
-/// As [`ep_post_recv`], for any number of segments but one.
+/// As [`ep_post_recv`], for `N` segments, which is also the count.
 #[inline(never)]
-extern "C" fn ep_post_recv_several(
+extern "C" fn ep_post_recv_of<const N: usize>(
     ep: Handle,
     count: i32,
     iov: In<LmrTriplet>,
     cookie: u64,
     flags: u32,
 ) -> u32 {
-    let posted = flags == 0
-        && match count {
-            2 => recv_of::<2>(ep, iov, cookie),
-            3 => recv_of::<3>(ep, iov, cookie),
-            4 => recv_of::<4>(ep, iov, cookie),
-            _ => false,
-        };
-    if posted { SUCCESS } else { ep_post_recv_slow(ep, count, iov, cookie, flags) }
-}
-
-/// As [`send_of`], for a receive.
-#[inline(never)]
-fn recv_of<const N: usize>(ep: Handle, iov: In<LmrTriplet>, cookie: u64) -> bool {
-    if let Some(segments) = iov.few(N as i32)
+    if flags == 0
+        && let Some(segments) = iov.few(N as i32)
         && let Ok(segments) = <&[LmrTriplet; N]>::try_from(segments)
+        && with_queues(ep, |pair| pair.post_recv_segments(segments, cookie))
     {
-        with_queues(ep, |pair| pair.post_recv_segments(segments, cookie))
-    } else {
-        false
+        return SUCCESS;
     }
+    ep_post_recv_slow(ep, count, iov, cookie, flags)
 }
 
 #[inline(never)]

@@ -157,18 +157,11 @@ impl VerbsPoster {
         })
     }
 
-    /// Sets the lkey of all segments that [`VerbsPoster::stage`] writes.
-    pub(crate) fn set_lkey(&mut self, lkey: u32) {
-        for segment in self.staged.segments() {
-            segment.lkey = lkey;
-        }
-    }
-
-    /// Writes segment `at` of the next [`VerbsPoster::take_entry`], except for its lkey.
+    /// Writes segment `at` of the next [`VerbsPoster::take_entry`].
     #[inline(always)]
-    pub(crate) fn stage(&mut self, at: usize, from: &LmrTriplet) {
+    pub(crate) fn stage(&mut self, at: usize, from: &LmrTriplet, lkey: u32) {
         let to = &mut self.staged.segments()[at];
-        (to.addr, to.len) = (from.virtual_address, from.segment_length);
+        (to.addr, to.len, to.lkey) = (from.virtual_address, from.segment_length, lkey);
     }
 
     /// Takes an entry for the first `count` segments of [`VerbsPoster::stage`], if one is found at

@@ -233,22 +233,21 @@ impl LmrTable {
     }
 }
 
-/// The LMR of a queue's last post, for a queue with one PZ. Most buffers lie in the LMR of the
-/// buffer before and then need no lookup in the table. The cache is out of date as soon as any LMR
-/// of the device is freed.
+/// The LMRs of a queue's last posts, for a queue with one PZ: that of the last one, and the last one
+/// before it that was another. Most buffers lie in these, and need no lookup in the table. The cache
+/// is out of date as soon as any LMR of the device is freed.
 ///
 /// A cache that holds an LMR and is not out of date also shows that the queue takes posts: only a
 /// post that made all checks fills it, and the queue's owner empties it when the queue takes no more
-/// ([`LkeyCache::forget`]). So a segment in another LMR needs no further checks than those of
+/// ([`LkeyCache::forget`]). So a segment in a third LMR needs no further checks than those of
 /// [`LmrTable::check`].
 #[derive(Debug)]
 pub(crate) struct LkeyCache {
     table: Arc<LmrTable>,
-    /// The table's `gone` while this LMR was alive.
+    /// The table's `gone` while these LMRs were alive.
     gone_then: u64,
     lmr: CachedLmr,
-    /// The privileges of the LMR.
-    privileges: MemPriv,
+    other: CachedLmr,
     /// The PZ of the queue.
     pz: u32,
     /// The most bytes of a post. 0: no LMR is held.
@@ -266,11 +265,26 @@ pub(crate) struct CachedLmr {
     len: u64,
     /// The length of the longest segment: `len`, or less.
     longest: u32,
+    privileges: MemPriv,
     /// `start + len`.
     end: u64,
 }
 
 impl CachedLmr {
+    /// Contains no segment: none fits into length 0.
+    fn none() -> Self {
+        Self {
+            context: 0,
+            lkey: 0,
+            in_segments: SegmentKey::new(0),
+            start: 0,
+            len: 0,
+            longest: 0,
+            privileges: MemPriv::empty(),
+            end: 0,
+        }
+    }
+
     /// The lkey for a segment of one byte or more in this LMR; `None` for any other segment, or if
     /// the LMR is not `alive`.
     #[inline(always)]
@@ -293,6 +307,10 @@ impl CachedLmr {
         from >= self.start && to > from && to <= self.end && segment.lmr_context == self.context
     }
 
+    pub(crate) fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
     /// The segment for the direct path, if this LMR contains it and it has one byte or more.
     /// `longest` is not compared.
     #[inline(always)]
@@ -305,43 +323,77 @@ impl CachedLmr {
 impl LkeyCache {
     /// A cache that holds no LMR.
     pub(crate) fn none(table: &Arc<LmrTable>) -> Self {
-        // No segment fits into length 0.
-        let lmr = CachedLmr {
-            context: 0,
-            lkey: 0,
-            in_segments: SegmentKey::new(0),
-            start: 0,
-            len: 0,
-            longest: 0,
-            end: 0,
-        };
-        let privileges = MemPriv::empty();
-        Self { table: table.clone(), gone_then: 0, lmr, privileges, pz: 0, longest: 0 }
+        let (lmr, other) = (CachedLmr::none(), CachedLmr::none());
+        Self { table: table.clone(), gone_then: 0, lmr, other, pz: 0, longest: 0 }
     }
 
-    /// The lkey for a segment of one byte or more that [`LmrTable::check`] would accept. `None` if
-    /// the cache cannot tell; then the table has to be asked.
+    /// The lkey for a segment of one byte or more that [`LmrTable::check`] would accept, if the last
+    /// post was in its LMR. `None` if the cache cannot tell; then [`LkeyCache::turn_to`] may know the
+    /// LMR, or the long way has to check the segment. Whether the device may write to the LMR is not
+    /// checked.
     #[inline(always)]
     pub(crate) fn key(&self, segment: &LmrTriplet) -> Option<u32> {
         self.lmr.key(segment, self.is_alive())
     }
 
-    /// Whether no LMR was freed since this one was remembered.
+    /// As [`LkeyCache::key`], for a queue that takes segments of any length on the direct path: the
+    /// segment for the device.
+    #[inline(always)]
+    pub(crate) fn segment(&self, segment: &LmrTriplet) -> Option<KeyedSeg> {
+        self.live()?.segment(segment)
+    }
+
+    /// The LMR of the last post. `None` if the cache is out of date.
+    #[inline(always)]
+    pub(crate) fn live(&self) -> Option<&CachedLmr> {
+        self.is_alive().then_some(&self.lmr)
+    }
+
+    /// As [`LkeyCache::segment`], for the segments of one post in the two LMRs that are held.
+    #[inline(always)]
+    pub(crate) fn segments(&self) -> Option<impl Fn(&LmrTriplet) -> Option<KeyedSeg>> {
+        self.is_alive().then_some(|segment: &LmrTriplet| self.one_of_two(segment).segment(segment))
+    }
+
+    /// As [`LkeyCache::segments`], their lkeys.
+    #[inline(always)]
+    fn keys(&self) -> Option<impl Fn(&LmrTriplet) -> Option<u32>> {
+        self.is_alive().then_some(|segment: &LmrTriplet| self.key_of_two(segment))
+    }
+
+    /// The one of the two LMRs in which the segment is, if it is in one of them.
+    #[inline(always)]
+    fn one_of_two(&self, segment: &LmrTriplet) -> &CachedLmr {
+        if segment.lmr_context == self.lmr.context { &self.lmr } else { &self.other }
+    }
+
+    /// Whether no LMR was freed since these were remembered.
     #[inline(always)]
     fn is_alive(&self) -> bool {
         self.table.gone.load(Ordering::Acquire) == self.gone_then
     }
 
-    /// As [`LkeyCache::key`], for the segments of one post, which may be in several LMRs.
-    /// `direction` is that of the posts that fill the cache. The length of the post is not compared.
+    /// Whether the device may write to the LMR of the last post.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.lmr.privileges.contains(MemPriv::LOCAL_WRITE)
+    }
+
+    /// The lkey of a segment in one of the two LMRs, for a cache that is not out of date. The length of
+    /// the segment is not compared with the most bytes of a post.
     #[inline(always)]
-    pub(crate) fn keys(&self, direction: Direction) -> Option<impl Fn(&LmrTriplet) -> Option<u32>> {
-        let lmr = self.live()?;
-        Some(
-            move |segment: &LmrTriplet| {
-                if lmr.contains(segment) { Some(lmr.lkey) } else { self.look_up(segment, direction) }
-            },
-        )
+    fn key_of_two(&self, segment: &LmrTriplet) -> Option<u32> {
+        let lmr = self.one_of_two(segment);
+        lmr.contains(segment).then_some(lmr.lkey)
+    }
+
+    /// As [`LkeyCache::key`], for the segments of one post in any LMRs, the fastest way for the two
+    /// that are held. `direction` is that of the posts that fill the cache. The length of the post is
+    /// not compared.
+    #[inline(always)]
+    pub(crate) fn keys_in_any(&self, direction: Direction) -> Option<impl Fn(&LmrTriplet) -> Option<u32>> {
+        let key =
+            move |segment: &LmrTriplet| self.key_of_two(segment).or_else(|| self.look_up(segment, direction));
+        self.is_alive().then_some(key)
     }
 
     /// The lkey of a segment in any LMR, for a cache that is not out of date.
@@ -354,45 +406,66 @@ impl LkeyCache {
         checked.ok()?.map(|segment| segment.lkey)
     }
 
-    /// Remembers the LMR of this segment instead of the one that is held, if [`LmrTable::check`]
-    /// accepts the segment. Returns false if the cache cannot tell; then nothing has changed.
+    /// Makes the LMR of this segment that of the last post, if [`LmrTable::check`] accepts the
+    /// segment. Returns false if the cache cannot tell; then nothing has changed.
     #[inline(never)]
     pub(crate) fn turn_to(&mut self, segment: &LmrTriplet, direction: Direction) -> bool {
-        if !self.is_alive() || self.look_up(segment, direction).is_none() {
+        if !self.is_alive() {
+            return false;
+        }
+        if self.other.contains(segment) {
+            std::mem::swap(&mut self.lmr, &mut self.other);
+            return true;
+        }
+        if self.look_up(segment, direction).is_none() {
             return false;
         }
         // Alive after `gone` was compared with `gone_then`.
         let Some(entry) = self.table.entry(segment.lmr_context) else { return false };
-        (self.lmr, self.privileges) = entry.cached(segment.lmr_context, self.longest);
+        let found = entry.cached(segment.lmr_context, self.longest);
+        self.put(found);
         true
     }
 
-    /// As [`LkeyCache::key`], for all segments of a post. The sum of their lengths, which comes with
-    /// them, is not above the length of the longest segment either.
-    #[inline(always)]
-    pub(crate) fn sges<const N: usize>(&self, segments: &[LmrTriplet; N]) -> Option<([Sge; N], u32)> {
-        let lmr = self.live()?;
-        let mut sges = [Sge::default(); N];
-        let mut length = 0;
-        for (sge, segment) in sges.iter_mut().zip(segments) {
-            if !lmr.contains(segment) {
-                return None;
-            }
-            let &LmrTriplet { virtual_address: addr, segment_length: len, .. } = segment;
-            *sge = Sge { addr, len, lkey: lmr.lkey };
-            length += u64::from(len);
+    /// As [`LkeyCache::turn_to`], for the first of these segments that lies in none of the two LMRs.
+    pub(crate) fn turn_to_new(&mut self, segments: &[LmrTriplet], direction: Direction) {
+        if let Some(new) = segments.iter().find(|segment| self.key_of_two(segment).is_none()) {
+            self.turn_to(new, direction);
         }
-        Some((sges, u32::try_from(length).ok().filter(|length| *length <= lmr.longest)?))
     }
 
-    /// As [`LkeyCache::sges`], for segments in any LMRs. `direction` as in [`LkeyCache::keys`].
+    /// Puts an LMR in the first place.
+    fn put(&mut self, lmr: CachedLmr) {
+        let last = std::mem::replace(&mut self.lmr, lmr);
+        if last.context != self.lmr.context {
+            self.other = last;
+        }
+    }
+
+    /// As [`LkeyCache::key`], for all segments of a post in the two LMRs that are held, with the sum
+    /// of their lengths, which is not above the most bytes of a post either.
+    #[inline(always)]
+    pub(crate) fn sges<const N: usize>(&self, segments: &[LmrTriplet; N]) -> Option<([Sge; N], u32)> {
+        self.sges_by(segments, self.keys()?)
+    }
+
+    /// As [`LkeyCache::sges`], for segments in any LMRs. `direction` as in [`LkeyCache::keys_in_any`].
     #[inline(never)]
     pub(crate) fn sges_in_any<const N: usize>(
-        &self,
+        &mut self,
         segments: &[LmrTriplet; N],
         direction: Direction,
     ) -> Option<([Sge; N], u32)> {
-        let key = self.keys(direction)?;
+        self.turn_to_new(segments, direction);
+        self.sges_by(segments, self.keys_in_any(direction)?)
+    }
+
+    #[inline(always)]
+    fn sges_by<const N: usize>(
+        &self,
+        segments: &[LmrTriplet; N],
+        key: impl Fn(&LmrTriplet) -> Option<u32>,
+    ) -> Option<([Sge; N], u32)> {
         let mut sges = [Sge::default(); N];
         let mut length = 0;
         for (sge, segment) in sges.iter_mut().zip(segments) {
@@ -403,33 +476,10 @@ impl LkeyCache {
         Some((sges, u32::try_from(length).ok().filter(|length| *length <= self.longest)?))
     }
 
-    /// As [`LkeyCache::key`], for a queue that takes segments of any length on the direct path: the
-    /// segment for the device.
-    #[inline(always)]
-    pub(crate) fn segment(&self, segment: &LmrTriplet) -> Option<KeyedSeg> {
-        self.live()?.segment(segment)
-    }
-
-    /// The LMR, for a queue that takes segments of any length. `None` if the cache cannot tell
-    /// whether the LMR is alive.
-    #[inline(always)]
-    pub(crate) fn live(&self) -> Option<&CachedLmr> {
-        self.is_alive().then_some(&self.lmr)
-    }
-
-    /// The lkey of the LMR that was remembered last.
-    pub(crate) fn lkey(&self) -> u32 {
-        self.lmr.lkey
-    }
-
-    /// Whether the LMR can be written to. [`LkeyCache::key`] does not check this.
-    pub(crate) fn is_writable(&self) -> bool {
-        self.privileges.contains(MemPriv::LOCAL_WRITE)
-    }
-
     /// Holds no LMR from now on.
     pub(crate) fn forget(&mut self) {
-        (self.lmr.longest, self.lmr.end, self.longest) = (0, 0, 0);
+        (self.lmr, self.other) = (CachedLmr::none(), CachedLmr::none());
+        self.longest = 0;
     }
 
     /// Remembers an LMR that has just passed [`LmrTable::check`] for the queue's PZ, for posts of up
@@ -442,24 +492,34 @@ impl LkeyCache {
         if entry.context.load(Ordering::Acquire) != context {
             return;
         }
-        self.pz = entry.pz.load(Ordering::Relaxed);
-        (self.lmr, self.privileges) = entry.cached(context, longest);
-        (self.gone_then, self.longest) = (gone, longest);
+        let (lmr, pz) = (entry.cached(context, longest), entry.pz.load(Ordering::Relaxed));
+        if gone != self.gone_then {
+            // The LMR that was held may be the one that was freed.
+            self.forget();
+        }
+        self.put(lmr);
+        (self.gone_then, self.longest, self.pz) = (gone, longest, pz);
     }
 }
 
 impl LmrEntry {
-    /// The LMR with this context, for segments of up to `longest` bytes, and its privileges.
+    /// The LMR with this context, for segments of up to `longest` bytes.
     #[inline(always)]
-    fn cached(&self, context: u32, longest: u32) -> (CachedLmr, MemPriv) {
+    fn cached(&self, context: u32, longest: u32) -> CachedLmr {
         let start = self.start.load(Ordering::Relaxed);
         let end = self.end.load(Ordering::Relaxed);
         let len = end - start;
         let lkey = self.lkey.load(Ordering::Relaxed);
-        let longest = len.min(longest.into()) as u32;
-        let in_segments = SegmentKey::new(lkey);
-        let privileges = MemPriv::from_bits_truncate(self.privileges.load(Ordering::Relaxed));
-        (CachedLmr { context, lkey, in_segments, start, len, longest, end }, privileges)
+        CachedLmr {
+            context,
+            lkey,
+            in_segments: SegmentKey::new(lkey),
+            start,
+            len,
+            longest: len.min(longest.into()) as u32,
+            privileges: MemPriv::from_bits_truncate(self.privileges.load(Ordering::Relaxed)),
+            end,
+        }
     }
 }
 
@@ -525,8 +585,12 @@ mod tests {
     fn an_lmr_contains_what_the_key_is_for() {
         let (start, end) = (0x1000, 0x2000);
         let len = end - start;
-        let in_segments = SegmentKey::new(9);
-        let lmr = CachedLmr { context: 5, lkey: 9, in_segments, start, len, longest: len as u32, end };
+        let (in_segments, privileges) = (SegmentKey::new(9), MemPriv::LOCAL_WRITE);
+        let lmr =
+            CachedLmr { context: 5, lkey: 9, in_segments, start, len, longest: len as u32, privileges, end };
+        let table = Arc::new(LmrTable::new().unwrap());
+        let mut cache = LkeyCache::none(&table);
+        (cache.lmr, cache.longest) = (lmr, u32::MAX);
         let addresses = [0, start - 1, start, start + 1, end - 1, end, end + 1, u64::MAX - 1, u64::MAX];
         let lengths = [0, 1, 2, 0xfff, 0x1000, 0x1001, u32::MAX];
         for virtual_address in addresses {
@@ -536,19 +600,22 @@ mod tests {
                     let inside = u128::from(virtual_address) >= start.into()
                         && u128::from(virtual_address) + u128::from(segment_length) <= end.into();
                     let expected = inside && segment_length > 0 && lmr_context == 5;
-                    assert_eq!(lmr.contains(&segment), expected, "{segment:?}");
-                    assert_eq!(lmr.key(&segment, true), expected.then_some(9), "{segment:?}");
-                    let for_device = lmr.segment(&segment).map(DataSeg::from);
+                    let key = expected.then_some(9);
+                    assert_eq!(cache.key(&segment), key, "{segment:?}");
+                    assert_eq!(cache.key_of_two(&segment), key, "{segment:?}");
+                    let for_device = cache.segment(&segment).map(DataSeg::from);
                     let same = DataSeg::new(virtual_address, segment_length, 9);
                     assert_eq!(for_device, expected.then_some(same), "{segment:?}");
                 }
             }
         }
         // A cache without an LMR.
-        let table = Arc::new(LmrTable::new().unwrap());
-        let none = LkeyCache::none(&table);
-        let segment = LmrTriplet { virtual_address: 0, segment_length: 0, lmr_context: 0 };
-        assert!(!none.live().unwrap().contains(&segment));
-        assert!(!none.live().unwrap().contains(&LmrTriplet { segment_length: 1, ..segment }));
+        let mut none = LkeyCache::none(&table);
+        for segment_length in [0, 1] {
+            let segment = LmrTriplet { virtual_address: 0, segment_length, lmr_context: 0 };
+            assert_eq!((none.key(&segment), none.key_of_two(&segment)), (None, None));
+            assert_eq!(none.segment(&segment), None);
+            assert!(!none.turn_to(&segment, Direction::Read));
+        }
     }
 }

@@ -244,11 +244,12 @@ impl QueuePair {
     pub(crate) fn post_recv_one(&self, segment: &LmrTriplet, cookie: u64) -> bool {
         let mut receives = self.receives.lock();
         // There is an LMR only while the EP is connected and has no watermarks.
-        let lkey = match receives.last.key(segment) {
-            Some(lkey) => lkey,
-            None if receives.last.turn_to(segment, Direction::Write) => receives.last.lkey(),
-            None => return false,
+        let last = &mut receives.last;
+        let lkey = match last.key(segment) {
+            None if last.turn_to(segment, Direction::Write) => last.key(segment),
+            found => found,
         };
+        let Some(lkey) = lkey else { return false };
         let sge = Sge { addr: segment.virtual_address, len: segment.segment_length, lkey };
         receives.post_sge(sge, WrInfo { cookie, pool: 0, lmrs: [segment.lmr_context, 0, 0, 0] })
     }

@@ -13,7 +13,7 @@ use crate::Subtype;
 use crate::datapath::{
     SrqPoster, WrInfo,
     direct::DirectPoster,
-    verbs::{Staged, VerbsPoster},
+    verbs::{Refused, Staged, VerbsPoster},
 };
 use crate::defaults::Defaults;
 use crate::device::{LkeyCache, Use};
@@ -93,10 +93,11 @@ impl Srq {
     #[inline(always)]
     pub(crate) fn stage_by_verbs(&mut self, one: &LmrTriplet, cookie: u64) -> Option<Staged<'_>> {
         let SrqPoster::Verbs(poster) = &mut self.poster else { return None };
-        if !self.last.live()?.contains(one) {
+        let lmr = self.last.live()?;
+        if !lmr.contains(one) {
             return None;
         }
-        poster.stage(0, one);
+        poster.stage(0, one, lmr.lkey());
         poster.take_entry(1, &in_one_lmr(one, cookie))
     }
 
@@ -104,16 +105,16 @@ impl Srq {
     #[inline(always)]
     pub(crate) fn stage_several_by_verbs(&mut self, iov: &[LmrTriplet], cookie: u64) -> Option<Staged<'_>> {
         let SrqPoster::Verbs(poster) = &mut self.poster else { return None };
-        let lmr = self.last.live()?;
         if iov.len() > self.inner.max_iov as usize {
             return None;
         }
-        let mut put = |at: usize, from: &LmrTriplet| {
-            poster.stage(at, from);
-            lmr.contains(from).then_some(())
-        };
         // Straight-line code: a loop would count the segments.
         let [first, second, more @ ..] = iov else { return None };
+        let lmr = self.last.live()?;
+        let mut put = |at: usize, from: &LmrTriplet| {
+            poster.stage(at, from, lmr.lkey());
+            lmr.contains(from).then_some(())
+        };
         put(0, first)?;
         put(1, second)?;
         if let [third, more @ ..] = more {
@@ -144,20 +145,6 @@ impl Srq {
         &self.inner.defaults
     }
 
-    /// Remembers the LMR of this segment instead of that of the last post, so that
-    /// [`Srq::post_fast`] or [`Srq::stage_by_verbs`] can post the segment. Returns false if the long
-    /// way has to post.
-    #[inline(always)]
-    pub(crate) fn turn_to(&mut self, segment: &LmrTriplet) -> bool {
-        if !self.last.turn_to(segment, Direction::Write) {
-            return false;
-        }
-        if let SrqPoster::Verbs(poster) = &mut self.poster {
-            poster.set_lkey(self.last.lkey());
-        }
-        true
-    }
-
     /// Posts segments after a post that left its LMR, fastest if they all lie in that one. If the
     /// SRQ is full, returns false without posting. It may also return false for more than [`FEW`]
     /// segments.
@@ -168,12 +155,15 @@ impl Srq {
     pub(crate) fn post_short(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
         if let [one] = iov {
             let in_last = self.last.segment(one).is_some();
-            if !in_last && !self.turn_to(one) {
+            if !in_last && !self.last.turn_to(one, Direction::Write) {
                 return false;
             }
             // Entries that were reaped since the last post may leave the span with room again.
             if (!in_last || self.poster.found_room()) && self.post_fast(one, cookie) {
                 return true;
+            }
+            if let Some(staged) = self.stage_by_verbs(one, cookie) {
+                return staged.post().map_err(Refused::take_back).is_ok();
             }
         }
         let max_iov = self.inner.max_iov;
@@ -182,8 +172,8 @@ impl Srq {
                 let Some(segment) = self.last.segment(one) else { return false };
                 poster.post_one(segment.into(), cookie, 0)
             }
-            (SrqPoster::Direct(poster), _) => post_few(poster, &self.last, max_iov, iov, cookie),
-            (SrqPoster::Verbs(poster), _) => post_few_by_verbs(poster, &self.last, max_iov, iov, cookie),
+            (SrqPoster::Direct(poster), _) => post_few(poster, &mut self.last, max_iov, iov, cookie),
+            (SrqPoster::Verbs(poster), _) => post_few_by_verbs(poster, &mut self.last, max_iov, iov, cookie),
         }
     }
 
@@ -205,9 +195,6 @@ impl Srq {
         let n = inner.device.lmrs.check_all(iov, using, &mut sges)?;
         if let Some(segment) = iov.iter().find(|segment| segment.segment_length > 0) {
             self.last.remember(segment.lmr_context, u32::MAX);
-            if let SrqPoster::Verbs(poster) = &mut self.poster {
-                poster.set_lkey(self.last.lkey());
-            }
         }
         self.poster.post(&sges[..n], WrInfo { cookie, ..WrInfo::default() }.over(iov))
     }
@@ -250,12 +237,22 @@ fn post_several_in_run(
 #[inline(never)]
 fn post_few(
     poster: &mut DirectPoster,
-    last: &LkeyCache,
+    last: &mut LkeyCache,
     max_iov: u32,
     iov: &[LmrTriplet],
     cookie: u64,
 ) -> bool {
-    let Some(key) = keys_for(last, max_iov, iov) else { return false };
+    // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
+    if iov.is_empty() || iov.len() > max_iov as usize {
+        return false;
+    }
+    if let Some(in_two) = last.segments()
+        && poster.post_list_in_run(iov, in_two, cookie)
+    {
+        return true;
+    }
+    last.turn_to_new(iov, Direction::Write);
+    let Some(key) = last.keys_in_any(Direction::Write) else { return false };
     let encode = |from: &LmrTriplet| {
         let key = SegmentKey::new(key(from)?);
         Some(KeyedSeg::new(from.virtual_address, from.segment_length, key))
@@ -272,33 +269,23 @@ fn post_few(
 #[inline(never)]
 fn post_few_by_verbs(
     poster: &mut VerbsPoster,
-    last: &LkeyCache,
+    last: &mut LkeyCache,
     max_iov: u32,
     iov: &[LmrTriplet],
     cookie: u64,
 ) -> bool {
-    let Some(key) = keys_for(last, max_iov, iov) else { return false };
+    // As in `post_few`.
+    if iov.is_empty() || iov.len() > max_iov as usize {
+        return false;
+    }
+    last.turn_to_new(iov, Direction::Write);
+    let Some(key) = last.keys_in_any(Direction::Write) else { return false };
     let mut segments = [Sge::default(); FEW];
     let sge = |from: &LmrTriplet| {
         Some(Sge { addr: from.virtual_address, len: from.segment_length, lkey: key(from)? })
     };
     let info = WrInfo { cookie, ..WrInfo::default() }.over(iov);
     few(iov, &mut segments, sge).is_some_and(|segments| poster.post(segments, &info).is_ok())
-}
-
-/// How to find the lkeys of these segments. `None` if the long way has to check them, or if there is
-/// no segment, or if there are too many.
-#[inline(always)]
-fn keys_for(
-    last: &LkeyCache,
-    max_iov: u32,
-    iov: &[LmrTriplet],
-) -> Option<impl Fn(&LmrTriplet) -> Option<u32>> {
-    // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
-    if iov.is_empty() || iov.len() > max_iov as usize {
-        return None;
-    }
-    last.keys(Direction::Write)
 }
 
 /// What is kept of a buffer whose segments all lie in the LMR of the first.
