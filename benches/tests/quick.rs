@@ -139,9 +139,17 @@ fn dat_post() -> Result<(), Failed> {
 /// count of all instructions does not show.
 fn locked_instructions() -> Result<(), Failed> {
     let dat = DatPost::new()?;
-    for case in
-        [CaseName::DatPost, CaseName::DatReap, CaseName::DatSend, CaseName::DatReapSend, CaseName::DatAnswer]
-    {
+    for case in [
+        CaseName::DatPost,
+        CaseName::DatPostLmrs,
+        CaseName::DatReap,
+        CaseName::DatSend,
+        CaseName::DatSendLmrs,
+        CaseName::DatReapSend,
+        CaseName::DatRecv,
+        CaseName::DatRecvLmrs,
+        CaseName::DatAnswer,
+    ] {
         let spec = Spec { case, batch: 1, segments: 1, depth: 1023 };
         let name = case.name();
         // A thread of the provider may use an object in between. The next operation then takes
@@ -180,21 +188,37 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatPost, 4, 192.0),
         (CaseName::DatReap, 1, 122.0),
         (CaseName::DatSend, 1, 131.5),
-        (CaseName::DatSend, 2, 312.0),
+        (CaseName::DatSend, 2, 328.0),
         (CaseName::DatReapSend, 1, 115.0),
         (CaseName::DatEmpty, 1, 90.0),
         (CaseName::DatEmptySends, 1, 74.0),
         (CaseName::DatAnswer, 1, 444.0),
+        (CaseName::DatPostLmrs, 1, 242.0),
+        (CaseName::DatPostLmrs, 2, 324.0),
+        (CaseName::DatSendLmrs, 1, 320.0),
+        (CaseName::DatSendLmrs, 2, 328.0),
+        (CaseName::DatRecv, 1, 232.0),
+        (CaseName::DatRecv, 2, 290.0),
+        (CaseName::DatRecvLmrs, 1, 294.0),
+        (CaseName::DatRecvLmrs, 2, 290.0),
     ];
     let by_verbs = [
         (CaseName::DatPost, 1, 213.5),
         (CaseName::DatPost, 2, 256.0),
-        (CaseName::DatPost, 4, 313.0),
+        (CaseName::DatPost, 4, 315.0),
         (CaseName::DatReap, 1, 406.0),
         (CaseName::DatSend, 1, 474.0),
-        (CaseName::DatSend, 2, 692.0),
+        (CaseName::DatSend, 2, 697.0),
         (CaseName::DatReapSend, 1, 291.0),
         (CaseName::DatAnswer, 1, 1_375.0),
+        (CaseName::DatPostLmrs, 1, 410.0),
+        (CaseName::DatPostLmrs, 2, 546.0),
+        (CaseName::DatSendLmrs, 1, 712.0),
+        (CaseName::DatSendLmrs, 2, 698.0),
+        (CaseName::DatRecv, 1, 345.0),
+        (CaseName::DatRecv, 2, 396.0),
+        (CaseName::DatRecvLmrs, 1, 405.0),
+        (CaseName::DatRecvLmrs, 2, 396.0),
     ];
     let direct = direct.map(|limit| (Subject::Provider, limit));
     let by_verbs = by_verbs.map(|limit| (Subject::ProviderVerbs, limit));

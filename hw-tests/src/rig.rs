@@ -100,6 +100,16 @@ pub fn all_privileges() -> MemPriv {
     MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE | MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE
 }
 
+/// The bytes of these parts of LMRs, one part after the other; each is an offset and a length.
+pub fn content_of(parts: &[(&Lmr, usize, usize)]) -> Vec<u8> {
+    let bytes = |(lmr, at, len): &(&Lmr, usize, usize)| {
+        let mut bytes = vec![0; *len];
+        lmr.read(*at, &mut bytes).unwrap();
+        bytes
+    };
+    parts.iter().flat_map(bytes).collect()
+}
+
 impl Side {
     /// Opens the device of this name.
     pub fn open(name: &str) -> Self {

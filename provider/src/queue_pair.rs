@@ -62,7 +62,7 @@ pub(crate) struct Requests {
     pub(crate) queue: SendQueue,
     pub(crate) ring: RequestRing,
     pub(crate) max_iov: usize,
-    /// The LMR of the last request of one segment, which was checked for the EP's PZ. Holds no LMR
+    /// The LMRs of the last requests, which were checked for the EP's PZ. Holds no LMR
     /// unless the EP is connected.
     pub(crate) last: LkeyCache,
     /// The same for pools.

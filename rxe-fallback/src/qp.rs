@@ -13,7 +13,7 @@ use crate::error::{Error, Result, check};
 use crate::pd::Pd;
 use crate::srq::Srq;
 use crate::ud::{UdRecvBuffer, UdRecvWr};
-use crate::wr::{PostError, PostListError, RecvWr, Sge, post_receives};
+use crate::wr::{PostError, PostListError, RecvWr, Sge, post_receives, refused};
 
 mod attr;
 mod send;
@@ -240,8 +240,27 @@ impl Qp {
     ///
     /// # Errors
     /// As [`Qp::post_recv`], whatever the kind.
+    #[inline]
     pub fn post_recv_raw(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        self.post_recv_any(&[RecvWr { wr_id, sges }]).map_err(|stopped| stopped.reason)
+        if self.inner.srq.is_some() {
+            return Err(PostError::HasSrq);
+        }
+        let (given, max) = (sges.len(), self.inner.caps.max_recv_sge as usize);
+        if given > max {
+            return Err(PostError::TooManySegments { given, max });
+        }
+        let mut raw = sys::ibv_recv_wr {
+            wr_id,
+            next: ptr::null_mut(),
+            // The verb only reads the segments (struct ibv_recv_wr has no const).
+            sg_list: sges.as_ptr().cast_mut().cast(),
+            num_sge: given as i32,
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the QP is alive; the request, whose `next` is NULL, and its segments live for the
+        // call, and the verb copies them. The segments' memory is reached through keys only.
+        let returned = unsafe { sys::ibv_post_recv(self.raw(), &mut raw, &mut bad) };
+        if returned == 0 { Ok(()) } else { Err(refused(returned)) }
     }
 
     fn post_recv_any<W: crate::wr::Receive>(&self, wrs: &[W]) -> Result<(), PostListError> {

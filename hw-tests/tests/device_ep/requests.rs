@@ -3,7 +3,7 @@
 use crate::*;
 use doorbell::{
     AsyncObject, CompletionFlags, ConnectionEventKind, Direction, DtoStatus, EpAttr, EpChange, EpCounter,
-    Lmr, LmrTriplet, MemPriv, PostError, RecvPool, RmrTriplet, Srq, WATERMARK_INFINITE, reason,
+    Lmr, LmrTriplet, MemPriv, PostError, Pz, RecvPool, RmrTriplet, Srq, WATERMARK_INFINITE, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
@@ -13,8 +13,10 @@ pub(crate) const TESTS: &[Test] = tests![
     requests_of_several_segments_take_them_in_order,
     requests_of_several_segments_are_checked,
     requests_have_no_more_segments_than_their_ep_takes,
+    requests_in_several_lmrs_are_checked,
     the_end_of_a_connection_stops_fast_sends,
     receives_in_the_lmr_of_the_last_are_checked,
+    receives_of_several_segments_and_lmrs_are_checked,
     watermarks_see_each_receive,
     the_end_of_a_connection_stops_fast_receives,
 ];
@@ -207,6 +209,66 @@ fn requests_of_several_segments_are_checked() {
     assert_eq!(full, Some(PostError::Full(doorbell::Subtype::ResourceCredits)));
 }
 
+/// After requests in some LMRs, requests in these and in others pass the same checks as any other.
+fn requests_in_several_lmrs_are_checked() {
+    let rig = Rig::patient();
+    let (mut pair, mut srq) = pair_for_several_segments(&rig);
+    let side = &rig.client;
+    let content: Vec<u8> = (0..=255).collect();
+    let made = |pz: &Pz, privileges| {
+        let lmr = Lmr::create(&side.ia, pz, 256, privileges).unwrap();
+        lmr.write(0, &content).unwrap();
+        lmr
+    };
+    let lmrs: Vec<_> = (0..3).map(|_| made(&side.pz, all_privileges())).collect();
+    let elsewhere = Pz::create(&side.ia).unwrap();
+    let foreign = made(&elsewhere, all_privileges());
+    let read_only = made(&side.pz, MemPriv::LOCAL_READ);
+    let freed = made(&side.pz, all_privileges());
+    let dead = freed.triplet(0, 8);
+    freed.free().unwrap();
+    let bad = [
+        (foreign.triplet(0, 8), PostError::ProtectionZone as fn(u32, Direction) -> PostError),
+        (dead, PostError::NoSuchLmr),
+        (LmrTriplet { lmr_context: lmrs[1].triplet(0, 8).lmr_context, ..foreign.triplet(0, 8) }, |at, _| {
+            PostError::OutOfBounds(at)
+        }),
+        (lmrs[2].triplet(249, 8), |at, _| PostError::OutOfBounds(at)),
+    ];
+    let from = RmrTriplet {
+        virtual_address: rig.server.lmr.address(),
+        segment_length: 8,
+        rmr_context: rig.server.lmr.rmr_context(),
+    };
+    for n in 1..=4 {
+        for first in 0..3 {
+            // Segment by segment, and message by message, in another LMR.
+            let list: Vec<_> = (0..n)
+                .map(|k| (first + k) % 3)
+                .map(|at| (&lmrs[at], lmrs[at].triplet(16 * first + 3 * at, 8 + at)))
+                .collect();
+            send_and_write(&rig, &mut pair, &mut srq, &list);
+            for at in 0..n {
+                for (segment, why) in bad {
+                    let mut segments: Vec<_> = list.iter().map(|(_, segment)| *segment).collect();
+                    segments[at] = segment;
+                    let refused = pair.client.post_send(&segments, 0, NONE);
+                    assert_eq!(refused, Err(why(at as u32, Direction::Read)), "{at} of {segments:?}");
+                }
+            }
+            // What the device reads need not be writable; what it writes has to be.
+            let one = (&read_only, read_only.triplet(5, 8));
+            send_and_write(&rig, &mut pair, &mut srq, &[one]);
+            send_and_write(&rig, &mut pair, &mut srq, &[one, list[0]]);
+            let refused = pair.client.post_rdma_read(&[one.1], 0, from, NONE);
+            assert_eq!(refused, Err(PostError::Privilege(0, Direction::Write)));
+            pair.client.post_rdma_read(&[side.lmr.triplet(0, 8)], 0, from, NONE).unwrap();
+            assert_eq!(dto(&side.request).status, DtoStatus::Success);
+        }
+    }
+    expect_nothing(&side.request);
+}
+
 /// An EP for two segments refuses three, also after a request of two in the same LMR.
 fn requests_have_no_more_segments_than_their_ep_takes() {
     let rig = Rig::patient();
@@ -299,6 +361,66 @@ fn receives_in_the_lmr_of_the_last_are_checked() {
     let refused = pair.server.post_recv(&[dead], 1, NONE);
     assert_eq!(refused, Err(PostError::NoSuchLmr(0, Direction::Write)));
     receive_twice(&rig, &mut pair, other.triplet(0, 64));
+}
+
+/// Receives of one to five segments take a message's bytes one after the other, in one LMR and in
+/// three. They pass the same checks as any other, as long as the EP is connected.
+fn receives_of_several_segments_and_lmrs_are_checked() {
+    let rig = Rig::new();
+    let mut pair = rig.connect_plain(&EpAttr { max_recv_dtos: 4, max_recv_iov: 5, ..EpAttr::default() });
+    let side = &rig.server;
+    let made = |pz: &Pz, privileges| Lmr::create(&side.ia, pz, 256, privileges).unwrap();
+    let lmrs: Vec<_> = (0..3).map(|_| made(&side.pz, all_privileges())).collect();
+    let elsewhere = Pz::create(&side.ia).unwrap();
+    let foreign = made(&elsewhere, all_privileges());
+    let read_only = made(&side.pz, MemPriv::LOCAL_READ);
+    let freed = made(&side.pz, all_privileges());
+    let dead = freed.triplet(0, 8);
+    freed.free().unwrap();
+    let bad = [
+        (foreign.triplet(0, 8), PostError::ProtectionZone as fn(u32, Direction) -> PostError),
+        (read_only.triplet(0, 8), PostError::Privilege),
+        (dead, PostError::NoSuchLmr),
+        (lmrs[1].triplet(249, 8), |at, _| PostError::OutOfBounds(at)),
+    ];
+    let content: Vec<u8> = (1..=64).collect();
+    rig.client.lmr.write(0, &content).unwrap();
+    let mut segments = vec![];
+    // In one LMR, then in several.
+    for step in [0, 0, 1, 2, 1] {
+        for n in 1..=5 {
+            let parts: Vec<_> = (0..n).map(|k| (&lmrs[k * step % 3], 40 * k + step, 3 + k)).collect();
+            segments = parts.iter().map(|(lmr, at, len)| lmr.triplet(*at, *len)).collect();
+            for at in 0..n {
+                for (segment, why) in bad {
+                    let mut refused = segments.clone();
+                    refused[at] = segment;
+                    let error = pair.server.post_recv(&refused, 1, NONE);
+                    assert_eq!(error, Err(why(at as u32, Direction::Write)), "{at} of {refused:?}");
+                }
+            }
+            pair.server.post_recv(&segments, 7, NONE).unwrap();
+            let len: usize = parts.iter().map(|(.., len)| len).sum();
+            let got = rig.deliver(&mut pair, len);
+            assert_eq!((got.status, got.cookie, got.length), (DtoStatus::Success, 7, len as u32));
+            assert_eq!(content_of(&parts), content[..len], "{segments:?}");
+        }
+    }
+    let most = pair.server.query().unwrap().attr.max_recv_iov as usize;
+    let too_many = pair.server.post_recv(&vec![segments[0]; most + 1], 1, NONE);
+    assert!(matches!(too_many, Err(PostError::TooManySegments { .. })), "{too_many:?}");
+    // The whole queue, and one more.
+    let full = (0..).find_map(|_| pair.server.post_recv(&segments[..3], 1, NONE).err());
+    assert_eq!(full, Some(PostError::Full(doorbell::Subtype::ResourceTep)));
+    let posted = pair.server.recv_query().unwrap().buffers;
+    rig.disconnect(&pair);
+    for _ in 0..posted {
+        assert_eq!(dto(&side.recv).status, DtoStatus::Flushed);
+    }
+    // No device gets it.
+    pair.server.post_recv(&segments[..2], 8, NONE).unwrap();
+    let flushed = dto(&side.recv);
+    assert_eq!((flushed.status, flushed.cookie), (DtoStatus::Flushed, 8));
 }
 
 /// A watermark that is set after receives were posted sees the next one.

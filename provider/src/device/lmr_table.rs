@@ -580,6 +580,55 @@ mod tests {
         assert!(!table.are_live(&[beyond], None) && !table.are_live(&[u32::MAX], None));
     }
 
+    /// A cache knows two LMRs, finds others in the table, and knows nothing after one was freed.
+    #[test]
+    fn a_cache_turns_to_other_lmrs() {
+        let table = Arc::new(LmrTable::new().unwrap());
+        let lmr = |lkey: u32, pz: u32, privileges: MemPriv| {
+            let (context, entry) = table.take_entry(&mut table.free.lock().unwrap()).unwrap();
+            entry.lkey.store(lkey, Ordering::Relaxed);
+            entry.pz.store(pz, Ordering::Relaxed);
+            entry.privileges.store(privileges.bits(), Ordering::Relaxed);
+            entry.start.store(4096, Ordering::Relaxed);
+            entry.end.store(8192, Ordering::Relaxed);
+            entry.context.store(context, Ordering::Release);
+            LmrTriplet { virtual_address: 4096, segment_length: 8, lmr_context: context }
+        };
+        let [a, b, c] = [1, 2, 3].map(|lkey| lmr(lkey, 7, MemPriv::LOCAL_WRITE));
+        let (foreign, read_only) = (lmr(4, 8, MemPriv::LOCAL_WRITE), lmr(5, 7, MemPriv::LOCAL_READ));
+        let mut cache = LkeyCache::none(&table);
+        assert!(!cache.turn_to(&a, Direction::Write), "no post has shown that the queue takes posts");
+        assert_eq!(cache.sges_in_any(&[a, b], Direction::Write), None);
+        cache.remember(a.lmr_context, 20);
+        for segment in [b, c, a, b, a] {
+            assert_eq!(cache.key(&segment), None);
+            assert!(cache.turn_to(&segment, Direction::Write));
+            assert!(cache.key(&segment).is_some());
+        }
+        assert_eq!(
+            (cache.key_of_two(&b), cache.key_of_two(&a), cache.key_of_two(&c)),
+            (Some(2), Some(1), None)
+        );
+        let lkeys = |found: Option<([Sge; 3], u32)>| found.map(|(sges, _)| sges.map(|sge| sge.lkey));
+        assert_eq!(lkeys(cache.sges(&[a, b, c])), None);
+        assert_eq!(lkeys(cache.sges_in_any(&[a, b, c], Direction::Write)), None, "24 of 20 bytes");
+        let short = [a, b, c].map(|segment| LmrTriplet { segment_length: 5, ..segment });
+        assert_eq!(lkeys(cache.sges_in_any(&short, Direction::Write)), Some([1, 2, 3]));
+        for bad in [foreign, read_only, LmrTriplet { segment_length: 4097, ..b }] {
+            assert!(!cache.turn_to(&bad, Direction::Write));
+            assert_eq!(cache.sges_in_any(&[a, bad], Direction::Write), None);
+        }
+        assert!(cache.turn_to(&read_only, Direction::Read) && !cache.is_writable());
+        table.remove(c.lmr_context);
+        assert_eq!((cache.key(&read_only), cache.sges(&[a])), (None, None));
+        assert!(!cache.turn_to(&a, Direction::Read));
+        // The LMRs of before are not found again.
+        cache.remember(b.lmr_context, 20);
+        assert_eq!((cache.key(&b), cache.key_of_two(&read_only)), (Some(2), None));
+        cache.forget();
+        assert!(!cache.turn_to(&b, Direction::Read));
+    }
+
     /// At both ends, without a byte, at the end of the address space, and with another context.
     #[test]
     fn an_lmr_contains_what_the_key_is_for() {

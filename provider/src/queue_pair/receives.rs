@@ -23,7 +23,7 @@ pub(crate) struct Receives {
     pub(crate) ring: VecDeque<Receive>,
     pub(crate) capacity: usize,
     pub(crate) max_iov: usize,
-    /// The LMR of the last receive of one segment, which was checked for the EP's PZ. Holds no LMR
+    /// The LMRs of the last receives, which were checked for the EP's PZ. Holds no LMR
     /// unless the EP is connected and has no high watermark.
     pub(crate) last: LkeyCache,
     /// The same for pools.
