@@ -55,9 +55,10 @@ fn with_queues(ep: Handle, post: impl FnOnce(&QueuePair) -> bool) -> bool {
     }
 }
 
-/// Posts a request of one segment, fastest in the LMR of the EP's last request. Takes no lock but the biased
-/// locks of the handle slot and of the EP's requests, which this thread may come to own. Returns
-/// false without posting in all other cases; then [`request`] posts, or gives the error.
+/// Posts a request of one segment, fastest in the LMR of the EP's last request. Takes no lock but the
+/// biased locks of the handle slot and of the EP's requests, which this thread may come to own. Where
+/// [`QueuePair::post_one_segment`] does not post, returns false; then [`request`] posts, or gives the
+/// error.
 #[inline(always)]
 fn one_segment(
     ep: Handle,

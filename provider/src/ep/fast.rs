@@ -152,8 +152,8 @@ impl Requests {
         true
     }
 
-    /// Posts a Send or an RDMA Write of several segments, fastest if the LMR of the last request
-    /// contains them, if there is room. The flags are SUPPRESS and SOLICITED_WAIT at most.
+    /// Posts a Send or an RDMA Write of several segments, fastest in the LMRs of the last two requests,
+    /// if there is room. The flags are SUPPRESS and SOLICITED_WAIT at most.
     #[inline(always)]
     fn post_few<const N: usize>(
         &mut self,
@@ -166,8 +166,8 @@ impl Requests {
             return false;
         }
         // There is an LMR only while the EP is connected.
-        let in_one = self.last.sges(segments);
-        let Some((sges, length)) = in_one.or_else(|| self.last.sges_in_any(segments, Direction::Read)) else {
+        let held = self.last.sges(segments);
+        let Some((sges, length)) = held.or_else(|| self.last.sges_in_any(segments, Direction::Read)) else {
             return false;
         };
         let (op, verb, solicits) = match kind {
@@ -273,9 +273,9 @@ impl QueuePair {
             return false;
         }
         // As in `post_recv_one`.
-        let in_one = receives.last.sges(segments);
+        let held = receives.last.sges(segments);
         let in_any = || receives.last.sges_in_any(segments, Direction::Write);
-        let Some((sges, length)) = in_one.or_else(in_any) else { return false };
+        let Some((sges, length)) = held.or_else(in_any) else { return false };
         // As `WrInfo::over`: no segment is empty.
         let lmrs = std::array::from_fn(|n| segments.get(n).map_or(0, |segment| segment.lmr_context));
         receives.post_sges(length.into(), WrInfo { cookie, pool: 0, lmrs }, |queue| queue.post_few(sges))
