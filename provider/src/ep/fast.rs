@@ -14,8 +14,8 @@ use crate::types::{CompletionFlags, DtoOp, LmrTriplet};
 use rxe_fallback::{SendFlags, SendOp, Sge};
 
 impl QueuePair {
-    /// Posts a Send, RDMA Write or RDMA Read on either path, if it has one segment, and flags that
-    /// any EP takes, after a request that left its LMR. Otherwise returns false without posting; then
+    /// Posts a Send, RDMA Write or RDMA Read on either path, if it has one segment in the LMR of
+    /// the last request, and flags that any EP takes. Otherwise returns false without posting; then
     /// [`EpInner::post_request`] posts, or gives the error.
     ///
     /// Makes all checks, and may be called under a guard, as [`Requests::post_send_fast`].
@@ -30,10 +30,7 @@ impl QueuePair {
         if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
             return false;
         }
-        let mut requests = self.requests.lock();
-        requests.post_one::<false>(kind, segment, cookie, flags)
-            || requests.last.turn_to(segment, kind.direction())
-                && requests.post_one::<false>(kind, segment, cookie, flags)
+        self.requests.lock().post_one::<false>(kind, segment, cookie, flags)
     }
 
     /// As [`QueuePair::post_one_segment`], for a Send or an RDMA Write of two to four segments.
