@@ -6,7 +6,7 @@
 //!   others.
 //! - a Send by the direct path, of one segment in the LMR of the last request: the lock of the EP's
 //!   requests, by the door of the handle slot.
-//! - another request of one segment in the LMR of the last one, a Send or an RDMA Write of two to four, or a receive of up to
+//! - another request of one segment, a Send or an RDMA Write of two to four, or a receive of up to
 //!   four: the biased lock of the EP's handle slot, then that of the ring.
 //! - every other post to an EP: the read lock of the EP's handle slot, then the locks of the rings.
 
@@ -55,7 +55,7 @@ fn with_queues(ep: Handle, post: impl FnOnce(&QueuePair) -> bool) -> bool {
     }
 }
 
-/// Posts a request of one segment in the LMR of the EP's last request. Takes no lock but the
+/// Posts a request of one segment, fastest in the LMR of the EP's last request. Takes no lock but the
 /// biased locks of the handle slot and of the EP's requests, which this thread may come to own. Where
 /// [`QueuePair::post_one_segment`] does not post, returns false; then [`request`] posts, or gives the
 /// error.

@@ -14,8 +14,8 @@ use crate::types::{CompletionFlags, DtoOp, LmrTriplet};
 use rxe_fallback::{SendFlags, SendOp, Sge};
 
 impl QueuePair {
-    /// Posts a Send, RDMA Write or RDMA Read on either path, if it has one segment in the LMR of
-    /// the last request, and flags that any EP takes. Otherwise returns false without posting; then
+    /// Posts a Send, RDMA Write or RDMA Read on either path, if it has one segment, and flags that
+    /// any EP takes, after a request that left its LMR. Otherwise returns false without posting; then
     /// [`EpInner::post_request`] posts, or gives the error.
     ///
     /// Makes all checks, and may be called under a guard, as [`Requests::post_send_fast`].
@@ -92,10 +92,11 @@ impl Requests {
             && self.post_one::<true>(RequestKind::Send, segment, cookie, flags)
     }
 
-    /// Posts a Send, RDMA Write or RDMA Read if the LMR of the last request contains the segment,
-    /// and if there is room. The flags are SUPPRESS and SOLICITED_WAIT at most.
+    /// Posts a Send, RDMA Write or RDMA Read, fastest in the LMR of the last request, if there is
+    /// room. The flags are SUPPRESS and SOLICITED_WAIT at most.
     ///
-    /// `IN_SPAN`: only on the direct path, without a look for room, and without SOLICITED_WAIT.
+    /// `IN_SPAN`: only on the direct path and in that LMR, without a look for room, and without
+    /// SOLICITED_WAIT.
     #[inline(always)]
     fn post_one<const IN_SPAN: bool>(
         &mut self,
@@ -106,7 +107,11 @@ impl Requests {
     ) -> bool {
         // There is an LMR only while the EP is connected, and a key only up to the length of the
         // longest message.
-        let Some(lkey) = self.last.key(segment) else { return false };
+        let lkey = match self.last.key(segment) {
+            None if !IN_SPAN && self.last.turn_to(segment, kind.direction()) => self.last.key(segment),
+            found => found,
+        };
+        let Some(lkey) = lkey else { return false };
         if self.ring.room() == 0 {
             return false;
         }
