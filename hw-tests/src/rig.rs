@@ -2,9 +2,10 @@
 
 use crate::devices;
 use doorbell::{
-    AsyncEvent, CloseFlags, CompletionFlags, ConnQual, ConnectionEventKind, Count, CrArrival, DtoCompletion,
-    DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia, IaSettings, Lmr, MemPriv,
-    Psp, Pz, Qos, RecvBuf, RecvPool, ReturnType, RmrBindCompletion, RmrTriplet, Rsp, Srq, SrqAttr,
+    AsyncEvent, CloseFlags, CompletionFlags, ConnQual, ConnectionEventKind, Count, CrArrival, Direction,
+    DtoCompletion, DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia, IaSettings,
+    Lmr, LmrTriplet, MemPriv, PostError, Psp, Pz, Qos, RecvBuf, RecvPool, ReturnType, RmrBindCompletion,
+    RmrTriplet, Rsp, Srq, SrqAttr,
 };
 use rxe_fallback::cm::Resolved;
 use rxe_fallback::{
@@ -98,6 +99,64 @@ pub struct Pair {
 /// All privileges.
 pub fn all_privileges() -> MemPriv {
     MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE | MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE
+}
+
+/// The error of a segment, given its place among the segments of a post, and the direction.
+type ErrorOf = fn(u32, Direction) -> PostError;
+
+/// LMRs of 256 bytes that posts of a side can use, and segments that every post refuses.
+pub struct SeveralLmrs {
+    /// Three with all privileges.
+    pub lmrs: Vec<Lmr>,
+    /// Only the device's reads can use it.
+    pub read_only: Lmr,
+    refused: Vec<(LmrTriplet, ErrorOf)>,
+    /// Of another PZ, which is freed after it.
+    _foreign: (Lmr, Pz),
+}
+
+impl SeveralLmrs {
+    /// Creates them with the PZ of this side.
+    pub fn new(side: &Side) -> Self {
+        let made = |pz: &Pz, privileges| Lmr::create(&side.ia, pz, 256, privileges).unwrap();
+        let lmrs: Vec<_> = (0..3).map(|_| made(&side.pz, all_privileges())).collect();
+        let pz = Pz::create(&side.ia).unwrap();
+        let foreign = made(&pz, all_privileges());
+        let freed = made(&side.pz, all_privileges());
+        let dead = freed.triplet(0, 8);
+        freed.free().unwrap();
+        let other_bytes =
+            LmrTriplet { lmr_context: lmrs[1].triplet(0, 8).lmr_context, ..foreign.triplet(0, 8) };
+        let refused: Vec<(_, ErrorOf)> = vec![
+            (foreign.triplet(0, 8), PostError::ProtectionZone),
+            (dead, PostError::NoSuchLmr),
+            (other_bytes, |at, _| PostError::OutOfBounds(at)),
+            (lmrs[1].triplet(249, 8), |at, _| PostError::OutOfBounds(at)),
+            (lmrs[2].triplet(249, 8), |at, _| PostError::OutOfBounds(at)),
+        ];
+        let read_only = made(&side.pz, MemPriv::LOCAL_READ);
+        Self { lmrs, read_only, refused, _foreign: (foreign, pz) }
+    }
+
+    /// Calls `post` with these segments, at each place in turn with each segment that is refused, and
+    /// compares the error.
+    #[track_caller]
+    pub fn are_refused_among(
+        &self,
+        segments: &[LmrTriplet],
+        direction: Direction,
+        mut post: impl FnMut(&[LmrTriplet]) -> Result<(), PostError>,
+    ) {
+        let unwritable: (_, ErrorOf) = (self.read_only.triplet(0, 8), PostError::Privilege);
+        let unwritable = (direction == Direction::Write).then_some(unwritable);
+        for at in 0..segments.len() {
+            for (bad, why) in self.refused.iter().copied().chain(unwritable) {
+                let mut segments = segments.to_vec();
+                segments[at] = bad;
+                assert_eq!(post(&segments), Err(why(at as u32, direction)), "{at} of {segments:?}");
+            }
+        }
+    }
 }
 
 /// The bytes of these parts of LMRs, one part after the other; each is an offset and a length.

@@ -3,7 +3,7 @@
 use crate::*;
 use doorbell::{
     AsyncObject, CompletionFlags, ConnectionEventKind, Direction, DtoStatus, EpAttr, EpChange, EpCounter,
-    Lmr, LmrTriplet, MemPriv, PostError, Pz, RecvPool, RmrTriplet, Srq, WATERMARK_INFINITE, reason,
+    Lmr, LmrTriplet, MemPriv, PostError, RecvPool, RmrTriplet, Srq, WATERMARK_INFINITE, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
@@ -215,26 +215,11 @@ fn requests_in_several_lmrs_are_checked() {
     let (mut pair, mut srq) = pair_for_several_segments(&rig);
     let side = &rig.client;
     let content: Vec<u8> = (0..=255).collect();
-    let made = |pz: &Pz, privileges| {
-        let lmr = Lmr::create(&side.ia, pz, 256, privileges).unwrap();
+    let several = SeveralLmrs::new(side);
+    let SeveralLmrs { lmrs, read_only, .. } = &several;
+    for lmr in lmrs.iter().chain([read_only]) {
         lmr.write(0, &content).unwrap();
-        lmr
-    };
-    let lmrs: Vec<_> = (0..3).map(|_| made(&side.pz, all_privileges())).collect();
-    let elsewhere = Pz::create(&side.ia).unwrap();
-    let foreign = made(&elsewhere, all_privileges());
-    let read_only = made(&side.pz, MemPriv::LOCAL_READ);
-    let freed = made(&side.pz, all_privileges());
-    let dead = freed.triplet(0, 8);
-    freed.free().unwrap();
-    let bad = [
-        (foreign.triplet(0, 8), PostError::ProtectionZone as fn(u32, Direction) -> PostError),
-        (dead, PostError::NoSuchLmr),
-        (LmrTriplet { lmr_context: lmrs[1].triplet(0, 8).lmr_context, ..foreign.triplet(0, 8) }, |at, _| {
-            PostError::OutOfBounds(at)
-        }),
-        (lmrs[2].triplet(249, 8), |at, _| PostError::OutOfBounds(at)),
-    ];
+    }
     let from = RmrTriplet {
         virtual_address: rig.server.lmr.address(),
         segment_length: 8,
@@ -248,16 +233,10 @@ fn requests_in_several_lmrs_are_checked() {
                 .map(|at| (&lmrs[at], lmrs[at].triplet(16 * first + 3 * at, 8 + at)))
                 .collect();
             send_and_write(&rig, &mut pair, &mut srq, &list);
-            for at in 0..n {
-                for (segment, why) in bad {
-                    let mut segments: Vec<_> = list.iter().map(|(_, segment)| *segment).collect();
-                    segments[at] = segment;
-                    let refused = pair.client.post_send(&segments, 0, NONE);
-                    assert_eq!(refused, Err(why(at as u32, Direction::Read)), "{at} of {segments:?}");
-                }
-            }
+            let segments: Vec<_> = list.iter().map(|(_, segment)| *segment).collect();
+            several.are_refused_among(&segments, Direction::Read, |bad| pair.client.post_send(bad, 0, NONE));
             // What the device reads need not be writable; what it writes has to be.
-            let one = (&read_only, read_only.triplet(5, 8));
+            let one = (read_only, read_only.triplet(5, 8));
             send_and_write(&rig, &mut pair, &mut srq, &[one]);
             send_and_write(&rig, &mut pair, &mut srq, &[one, list[0]]);
             let refused = pair.client.post_rdma_read(&[one.1], 0, from, NONE);
@@ -369,20 +348,8 @@ fn receives_of_several_segments_and_lmrs_are_checked() {
     let rig = Rig::new();
     let mut pair = rig.connect_plain(&EpAttr { max_recv_dtos: 4, max_recv_iov: 5, ..EpAttr::default() });
     let side = &rig.server;
-    let made = |pz: &Pz, privileges| Lmr::create(&side.ia, pz, 256, privileges).unwrap();
-    let lmrs: Vec<_> = (0..3).map(|_| made(&side.pz, all_privileges())).collect();
-    let elsewhere = Pz::create(&side.ia).unwrap();
-    let foreign = made(&elsewhere, all_privileges());
-    let read_only = made(&side.pz, MemPriv::LOCAL_READ);
-    let freed = made(&side.pz, all_privileges());
-    let dead = freed.triplet(0, 8);
-    freed.free().unwrap();
-    let bad = [
-        (foreign.triplet(0, 8), PostError::ProtectionZone as fn(u32, Direction) -> PostError),
-        (read_only.triplet(0, 8), PostError::Privilege),
-        (dead, PostError::NoSuchLmr),
-        (lmrs[1].triplet(249, 8), |at, _| PostError::OutOfBounds(at)),
-    ];
+    let several = SeveralLmrs::new(side);
+    let lmrs = &several.lmrs;
     let content: Vec<u8> = (1..=64).collect();
     rig.client.lmr.write(0, &content).unwrap();
     let mut segments = vec![];
@@ -391,14 +358,7 @@ fn receives_of_several_segments_and_lmrs_are_checked() {
         for n in 1..=5 {
             let parts: Vec<_> = (0..n).map(|k| (&lmrs[k * step % 3], 40 * k + step, 3 + k)).collect();
             segments = parts.iter().map(|(lmr, at, len)| lmr.triplet(*at, *len)).collect();
-            for at in 0..n {
-                for (segment, why) in bad {
-                    let mut refused = segments.clone();
-                    refused[at] = segment;
-                    let error = pair.server.post_recv(&refused, 1, NONE);
-                    assert_eq!(error, Err(why(at as u32, Direction::Write)), "{at} of {refused:?}");
-                }
-            }
+            several.are_refused_among(&segments, Direction::Write, |bad| pair.server.post_recv(bad, 1, NONE));
             pair.server.post_recv(&segments, 7, NONE).unwrap();
             let len: usize = parts.iter().map(|(.., len)| len).sum();
             let got = rig.deliver(&mut pair, len);

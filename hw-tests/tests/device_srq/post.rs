@@ -2,8 +2,8 @@
 
 use crate::*;
 use doorbell::{
-    CompletionFlags, Count, Direction, DtoStatus, EpAttr, EpEvds, Lmr, LmrTriplet, MemPriv, PostError, Pz,
-    Srq, SrqAttr, Subtype,
+    CompletionFlags, Count, Direction, DtoStatus, EpAttr, EpEvds, Lmr, LmrTriplet, MemPriv, Pz, Srq, SrqAttr,
+    Subtype,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -313,37 +313,18 @@ fn r60_srq_post_checks_each_segment_in_any_lmr() {
     let side = &rig.server;
     let mut srq = srq_with_iov(side, 8, 5);
     let mut pair = rig.connect_srq(&srq);
-    let made = |pz: &Pz, privileges| Lmr::create(&side.ia, pz, 256, privileges).unwrap();
-    let lmrs: Vec<_> = (0..3).map(|_| made(&side.pz, all_privileges())).collect();
-    let elsewhere = Pz::create(&side.ia).unwrap();
-    let foreign = made(&elsewhere, all_privileges());
-    let read_only = made(&side.pz, MemPriv::LOCAL_READ);
-    let freed = made(&side.pz, all_privileges());
-    let dead = freed.triplet(0, 8);
-    freed.free().unwrap();
-    let bad = [
-        (foreign.triplet(0, 8), PostError::ProtectionZone as fn(u32, Direction) -> PostError),
-        (read_only.triplet(0, 8), PostError::Privilege),
-        (dead, PostError::NoSuchLmr),
-        (lmrs[1].triplet(249, 8), |at, _| PostError::OutOfBounds(at)),
-    ];
+    let several = SeveralLmrs::new(side);
+    let lmrs = &several.lmrs;
     let content: Vec<u8> = (1..=64).collect();
     rig.client.lmr.write(0, &content).unwrap();
     // In one LMR, then in several; each buffer twice, so that more than one post finds its LMRs.
     for step in [0, 1, 2, 1] {
         for n in [1, 2, 3, 4, 5, 1, 1] {
             for round in 0..2 {
-                let part = |k| (&lmrs[(k + round) * step % 3], 40 * k + step, 3 + k);
+                let part = |k: usize| (&lmrs[(k + round) * step % 3], 40 * k + step, 3 + k);
                 let parts: Vec<(&Lmr, usize, usize)> = (0..n).map(part).collect();
                 let segments: Vec<_> = parts.iter().map(|(lmr, at, len)| lmr.triplet(*at, *len)).collect();
-                for at in 0..n {
-                    for (segment, why) in bad {
-                        let mut refused = segments.clone();
-                        refused[at] = segment;
-                        let error = srq.post_recv(&refused, 1);
-                        assert_eq!(error, Err(why(at as u32, Direction::Write)), "{at} of {refused:?}");
-                    }
-                }
+                several.are_refused_among(&segments, Direction::Write, |bad| srq.post_recv(bad, 1));
                 assert_eq!(counts(&srq), (0, 0));
                 srq.post_recv(&segments, 7).unwrap();
                 let len: usize = parts.iter().map(|(.., len)| len).sum();
