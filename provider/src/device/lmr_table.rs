@@ -240,7 +240,7 @@ impl LmrTable {
 /// A cache that holds an LMR and is not out of date also shows that the queue takes posts: only a
 /// post that made all checks fills it, and the queue's owner empties it when the queue takes no more
 /// ([`LkeyCache::forget`]). So a segment in a third LMR needs no further checks than those of
-/// [`LmrTable::check`].
+/// [`LmrTable::check`]. Where the cache cannot tell, the post makes all checks: the long way.
 #[derive(Debug)]
 pub(crate) struct LkeyCache {
     table: Arc<LmrTable>,
@@ -386,8 +386,8 @@ impl LkeyCache {
         lmr.contains(segment).then_some(lmr.lkey)
     }
 
-    /// As [`LkeyCache::key`], for the segments of one post in any LMRs, the fastest way for the two
-    /// that are held. `direction` is that of the posts that fill the cache. The length of the post is
+    /// As [`LkeyCache::key`], for the segments of one post in any LMRs; those in the two LMRs that are
+    /// held are found fastest. `direction` is that of the posts that fill the cache. The length of the post is
     /// not compared.
     #[inline(always)]
     pub(crate) fn keys_in_any(&self, direction: Direction) -> Option<impl Fn(&LmrTriplet) -> Option<u32>> {
@@ -427,7 +427,7 @@ impl LkeyCache {
         true
     }
 
-    /// As [`LkeyCache::turn_to`], for the first of these segments that lies in none of the two LMRs.
+    /// As [`LkeyCache::turn_to`], for the first of these segments that lies in neither of the two LMRs.
     pub(crate) fn turn_to_new(&mut self, segments: &[LmrTriplet], direction: Direction) {
         if let Some(new) = segments.iter().find(|segment| self.key_of_two(segment).is_none()) {
             self.turn_to(new, direction);

@@ -145,8 +145,8 @@ impl Srq {
         &self.inner.defaults
     }
 
-    /// Posts segments after a post that left its LMR, fastest if they all lie in that one. If the
-    /// SRQ is full, returns false without posting. It may also return false for more than [`FEW`]
+    /// Posts segments without the long way ([`LkeyCache`]), fastest if they all lie in the LMR of the
+    /// last post. If the SRQ is full, returns false without posting. It may also return false for more than [`FEW`]
     /// segments.
     ///
     /// Calls no code of the program and takes no lock of an object, so a caller may hold the guard
