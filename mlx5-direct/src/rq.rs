@@ -60,7 +60,7 @@ impl Rq {
     /// # Errors
     ///
     /// [`PostError`]; nothing was written.
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, segs: &[DataSeg], cookie: u64) -> Result<(), PostError> {
         if self.free() == 0 {
             return Err(PostError::Full);

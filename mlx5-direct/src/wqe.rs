@@ -71,6 +71,18 @@ impl SegmentKey {
     pub const fn new(lkey: u32) -> Self {
         Self(DataSeg::new(0, 0, lkey).to_words()[0])
     }
+
+    /// The key as a word, to keep it in an atomic.
+    #[inline(always)]
+    pub const fn to_word(self) -> u64 {
+        self.0
+    }
+
+    /// The key of a word of [`to_word`](Self::to_word).
+    #[inline(always)]
+    pub const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
 }
 
 /// A [`DataSeg`] for a caller that makes many of one memory region: two instructions less, because
@@ -89,8 +101,8 @@ pub struct KeyedSeg {
 }
 
 impl KeyedSeg {
-    /// A segment of `byte_count` bytes at virtual address `addr`, inside the memory region of the
-    /// key.
+    /// A segment of `byte_count` bytes, one or more, at virtual address `addr`, inside the memory
+    /// region of the key. The device takes 0 bytes for 2 GiB.
     #[inline(always)]
     pub const fn new(addr: u64, byte_count: u32, key: SegmentKey) -> Self {
         let [first, addr] = DataSeg::new(addr, byte_count, 0).to_words();

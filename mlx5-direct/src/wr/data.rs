@@ -4,11 +4,11 @@ use doorbell_sys::ibv_sge;
 
 use crate::{
     queue_mem::{Registers, Target, Units},
-    wqe::{DataSeg, SEGMENT_BYTES, send::INLINE_HEADER_BYTES},
+    wqe::{DataSeg, KeyedSeg, SEGMENT_BYTES, send::INLINE_HEADER_BYTES},
 };
 
 /// The data that a request sends, or the memory that it reads into: [`Inline`], [`InlineParts`],
-/// [`DataSeg`], `[DataSeg; N]`, `&[DataSeg]`, or `()` for none.
+/// [`DataSeg`], `[DataSeg; N]`, `&[DataSeg]`, [`KeyedSeg`], `[KeyedSeg; N]`, or `()` for none.
 pub trait Data: Copy + sealed::Sealed {
     /// 16-byte units of the data.
     #[doc(hidden)]
@@ -42,6 +42,8 @@ mod sealed {
     impl Sealed for super::DataSeg {}
     impl Sealed for &[super::DataSeg] {}
     impl<const N: usize> Sealed for [super::DataSeg; N] {}
+    impl Sealed for super::KeyedSeg {}
+    impl<const N: usize> Sealed for [super::KeyedSeg; N] {}
     impl Sealed for super::Sges<'_> {}
     impl Sealed for super::EightBytes<'_> {}
     impl Sealed for crate::dv::InlineSges<'_> {}
@@ -196,6 +198,52 @@ impl<const N: usize> Data for [DataSeg; N] {
     #[inline(always)]
     fn in_registers(&self) -> bool {
         self.iter().all(|seg| seg.byte_count() != 0)
+    }
+
+    #[inline(always)]
+    fn load(self, out: &mut Registers) {
+        self.iter().for_each(|seg| out.push(seg.to_words()));
+    }
+}
+
+/// A segment of one byte or more: the length is not compared with 0.
+impl Data for KeyedSeg {
+    #[inline(always)]
+    fn units(&self) -> usize {
+        1
+    }
+
+    #[inline(always)]
+    fn write(self, out: &mut Units<'_>) {
+        out.push(self.to_words());
+    }
+
+    #[inline(always)]
+    fn in_registers(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn load(self, out: &mut Registers) {
+        out.push(self.to_words());
+    }
+}
+
+/// Segments of one byte or more each.
+impl<const N: usize> Data for [KeyedSeg; N] {
+    #[inline(always)]
+    fn units(&self) -> usize {
+        N
+    }
+
+    #[inline(always)]
+    fn write(self, out: &mut Units<'_>) {
+        self.iter().for_each(|seg| out.push(seg.to_words()));
+    }
+
+    #[inline(always)]
+    fn in_registers(&self) -> bool {
+        true
     }
 
     #[inline(always)]
