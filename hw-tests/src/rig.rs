@@ -83,7 +83,7 @@ impl Silent {
 
     fn post(&self, op: SendOp<'_>, len: usize) {
         let from = self.memory.sge(0, len).unwrap();
-        self.qp.post_send_one(0, op, from, SendFlags::SIGNALLED).unwrap();
+        self.qp.post_send_few(0, op, &[from], SendFlags::SIGNALLED).unwrap();
     }
 }
 

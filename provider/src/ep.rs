@@ -308,7 +308,7 @@ impl Ep {
         self.inner.recv_evd.harvest_now()?;
         let mut control = self.inner.control.lock().unwrap();
         control.set_marks(soft, hard);
-        self.inner.pair.receives.lock().forget();
+        self.inner.pair.receives.lock().close();
         self.inner.watch_marks(&control);
         drop(control);
         if self.inner.is_ud() || !self.inner.state().is_before_connection() {

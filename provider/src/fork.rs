@@ -6,8 +6,7 @@
 //! - Every handle of C moves to its next generation: each call answers INVALID_HANDLE, as for an
 //!   object that was freed.
 //! - Every object of the Rust API is no longer live: each call refuses it before it takes a lock or
-//!   looks at a queue. A post to an SRQ notices by the count of freed LMRs, a dequeue by the mark
-//!   of a closed EVD. Both are checked in any case, so forks cost no instruction.
+//!   looks at a queue. A post to an SRQ finds no LMR, and a dequeue finds the mark of a closed EVD. Both are checked in any case, so forks cost no instruction.
 //! - One reference to each object is kept for ever, so nothing that the child drops is freed at the
 //!   device.
 //!
@@ -50,6 +49,8 @@ struct Known {
 pub(crate) enum Part {
     /// The handles of C programs.
     Handles,
+    /// The LMRs by their contexts.
+    Lmrs,
     /// The replies to datagram requests.
     ReplyCache,
     /// The service points of the process.
@@ -66,7 +67,7 @@ struct Shared {
 }
 
 /// The handlers, by [`Part`].
-static SHARED: Mutex<{ rank::TABLE }, [Option<Shared>; 3]> = Mutex::new([None; 3]);
+static SHARED: Mutex<{ rank::TABLE }, [Option<Shared>; 4]> = Mutex::new([None; 4]);
 
 static KNOWN: Mutex<{ rank::TABLE }, Known> = Mutex::new(Known { all: Vec::new(), sweep: 0 });
 

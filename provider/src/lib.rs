@@ -48,6 +48,7 @@ mod evd;
 mod event;
 mod event_data;
 mod fork;
+mod hint;
 mod ia;
 mod listener;
 mod lmr;

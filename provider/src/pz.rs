@@ -75,7 +75,8 @@ impl PzInner {
         Ok(Arc::new(Self {
             device: device.clone(),
             pd: device.take_pd()?,
-            number: u32::try_from(crate::types::next_id() & 0xffff_ffff).unwrap_or(0),
+            // Not 0: an unused entry of the LMR table names PZ 0.
+            number: (crate::types::next_id() as u32).max(1),
             users: AtomicU32::new(0),
             live: AtomicBool::new(true),
         }))

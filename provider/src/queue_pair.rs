@@ -15,12 +15,12 @@ mod ring;
 
 pub(crate) use self::last_pool::LastPool;
 pub(crate) use self::receives::{PrePosted, Receive, Receives};
-pub(crate) use self::ring::RequestRing;
+pub(crate) use self::ring::Ring;
 pub(crate) use crate::datapath::Request;
 
 use crate::counters::{Posted, Received, ReceivedAs};
 use crate::datapath::{Completion, SendQueue, WrId, WrInfo, entries::CompletedUpTo};
-use crate::device::LkeyCache;
+use crate::device::QueueLmrs;
 use crate::event_data::{DtoCompletion, DtoFields};
 use crate::shared_recv::SharedRecv;
 use crate::sync::{BiasedMutex, rank};
@@ -60,12 +60,11 @@ bitflags! {
 pub(crate) struct Requests {
     pub(crate) qp: Arc<Qp>,
     pub(crate) queue: SendQueue,
-    pub(crate) ring: RequestRing,
+    pub(crate) ring: Ring<Request>,
     pub(crate) max_iov: usize,
-    /// The LMRs of the last requests, which were checked for the EP's PZ. Holds no LMR
-    /// unless the EP is connected.
-    pub(crate) last: LkeyCache,
-    /// The same for pools.
+    /// Closed unless the EP is connected.
+    pub(crate) lmrs: QueueLmrs,
+    /// The pool of the last Send from one. None while `lmrs` is closed.
     pub(crate) last_pool: LastPool,
     pub(crate) posted: Posted,
 }
@@ -217,7 +216,7 @@ pub(crate) struct QueuePair {
     life: AtomicU64,
     /// The number of the EP's PZ.
     pz: u32,
-    /// Whether the EP is connected. Then the requests may remember an LMR.
+    /// Whether the EP is connected.
     fast_requests: AtomicBool,
     pub(crate) requests: BiasedMutex<{ rank::REQUESTS }, Requests>,
     pub(crate) receives: BiasedMutex<{ rank::RECEIVES }, Receives>,
@@ -297,11 +296,6 @@ impl QueuePair {
         self.requests.lock().qp.clone()
     }
 
-    /// The number of the EP's PZ.
-    pub(crate) fn pz(&self) -> u32 {
-        self.pz
-    }
-
     pub(crate) fn is_ud(&self) -> bool {
         self.datagrams
     }
@@ -350,37 +344,31 @@ impl QueuePair {
         CompletionFlags::from_bits_retain(self.request_flags.load(Ordering::Relaxed))
     }
 
-    /// From now on, requests can be posted with the LMR or the pool of the last request.
+    /// From now on, a request can make [`QueuePair::open_requests`] let the next ones be posted
+    /// without the long way.
     pub(crate) fn allow_fast_requests(&self) {
         self.fast_requests.store(true, Ordering::SeqCst);
     }
 
-    /// No request and no receive can be posted with the LMR or the pool of the last one any more.
+    /// All requests and receives take the long way from now on.
     pub(crate) fn stop_fast_requests(&self) {
         if self.fast_requests.swap(false, Ordering::SeqCst) {
             let mut requests = self.requests.lock();
-            requests.last.forget();
+            requests.lmrs.close();
             requests.last_pool = LastPool::default();
             drop(requests);
-            self.receives.lock().forget();
+            self.receives.lock().close();
         }
     }
 
-    /// Remembers the pool of a Send, which was checked, for the next Sends.
-    pub(crate) fn remember_pool(&self, pool: LastPool) {
+    /// After a request that was checked: lets the next requests of up to `longest` bytes be posted
+    /// without the long way, and remembers the pool if the request was from one.
+    pub(crate) fn open_requests(&self, longest: u32, pool: Option<LastPool>) {
         let mut requests = self.requests.lock();
-        // Read under the lock, as in `remember`.
-        if self.fast_requests.load(Ordering::SeqCst) {
-            requests.last_pool = pool;
-        }
-    }
-
-    /// Remembers the LMR of a request, which was checked, for the next requests.
-    pub(crate) fn remember(&self, context: u32, longest: u32) {
-        let mut requests = self.requests.lock();
-        // Read under the lock: `stop_fast_requests` forgets the LMR after it has changed the value.
-        if self.fast_requests.load(Ordering::SeqCst) {
-            requests.last.remember(context, longest);
+        // Read under the lock: `stop_fast_requests` closes the LMRs after it has changed the value.
+        if self.fast_requests.load(Ordering::SeqCst) && requests.max_iov > 0 {
+            requests.lmrs.open(longest);
+            requests.last_pool = pool.unwrap_or(requests.last_pool);
         }
     }
 
@@ -424,7 +412,7 @@ impl QueuePair {
                 let receive = self.receive_done(slot)?;
                 let hooked = self.watches_receives();
                 let quiet = self.recv_flags().contains(CompletionFlags::SOLICITED_WAIT)
-                    || receive.flags.contains(CompletionFlags::UNSIGNALLED);
+                    || receive.flags().contains(CompletionFlags::UNSIGNALLED);
                 let dto = self.received(completion, receive.info, lmrs_live);
                 Some(Completed { dto, credit: Credit::Nothing, notify: failed || !quiet, hooked })
             }
@@ -585,16 +573,16 @@ impl QueuePair {
     /// completion names.
     fn receive_done(&self, slot: u16) -> Option<Receive> {
         let mut receives = self.receives.lock();
-        if !receives.queue.complete(slot) || !receives.ring.front()?.on_device {
+        if !receives.queue.complete(slot) || !receives.ring.front()?.is_on_device() {
             return None;
         }
-        receives.ring.pop_front()
+        receives.ring.take_first()
     }
 
     /// Whether the device has completed everything, as far as harvested completions show.
     pub(crate) fn is_drained(&self) -> bool {
         let receives = self.receives.lock();
-        let drained = receives.ring.front().is_none_or(|receive| !receive.on_device);
+        let drained = receives.ring.front().is_none_or(|receive| !receive.is_on_device());
         drop(receives);
         drained && self.requests_drained()
     }
@@ -640,7 +628,7 @@ impl QueuePair {
     /// each that names a buffer.
     pub(crate) fn abandon_pending(&self, drop_one: impl Fn(WrInfo)) {
         let mut receives = self.receives.lock();
-        while let Some(receive) = receives.ring.pop_front() {
+        while let Some(receive) = receives.ring.take_first() {
             drop_one(receive.info);
         }
         drop(receives);

@@ -13,7 +13,7 @@ use attached::Attached;
 
 use crate::datapath::SrqPoster;
 use crate::defaults::Defaults;
-use crate::device::{Class, Device, LkeyCache, Member};
+use crate::device::{Class, Device, Member, QueueLmrs};
 use crate::evd::EvdInner;
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::memory::headroom;
@@ -34,7 +34,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Srq {
     pub(crate) inner: Arc<SrqInner>,
     poster: SrqPoster,
-    last: LkeyCache,
+    /// Never closed: an SRQ of a closed IA finds no LMR.
+    lmrs: QueueLmrs,
 }
 
 /// The answer to a query (`DAT_SRQ_PARAM`). Exact whenever no message is half received (R36-R38).
@@ -148,8 +149,9 @@ impl Srq {
         // If the next line fails, dropping `inner` leaves the PZ.
         pz.inner.enter();
         device.register(Class::Srq, id, &inner, &[IaCounter::SrqCreate])?;
-        let last = LkeyCache::none(&inner.device.lmrs);
-        Ok(Self { inner, poster, last })
+        let mut lmrs = QueueLmrs::closed(inner.device.lmrs, inner.pz.number);
+        lmrs.open(u32::MAX);
+        Ok(Self { inner, poster, lmrs })
     }
 
     /// The ID that names the SRQ in events.

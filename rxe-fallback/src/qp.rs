@@ -240,7 +240,7 @@ impl Qp {
     ///
     /// # Errors
     /// As [`Qp::post_recv`], whatever the kind.
-    #[inline]
+    #[inline(always)]
     pub fn post_recv_raw(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if self.inner.srq.is_some() {
             return Err(PostError::HasSrq);

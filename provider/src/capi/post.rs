@@ -4,8 +4,8 @@
 //!
 //! - `dat_srq_post_recv`: the biased lock of the SRQ's handle slot. Only a post to a full SRQ takes
 //!   others.
-//! - a Send by the direct path, of one segment in the LMR of the last request: the lock of the EP's
-//!   requests, by the door of the handle slot.
+//! - a Send of one to four segments by the direct path, with no flag but SUPPRESS: the lock of the
+//!   EP's requests, by the door of the handle slot.
 //! - another request of one segment, a Send or an RDMA Write of two to four, or a receive of up to
 //!   four: the biased lock of the EP's handle slot, then that of the ring.
 //! - every other post to an EP: the read lock of the EP's handle slot, then the locks of the rings.
@@ -15,10 +15,11 @@ use super::convert::completion_flags;
 use super::handle::Handle;
 use super::handles::Hot;
 use super::objects::EpObject;
-use super::raw::{In, likely};
+use super::raw::In;
 use crate::datapath::WrInfo;
 use crate::datapath::verbs::{Refused, Staged};
 use crate::ep::RequestKind;
+use crate::hint::likely;
 use crate::queue_pair::QueuePair;
 use crate::{CompletionFlags, LmrTriplet, PostError, RmrTriplet};
 
@@ -55,10 +56,9 @@ fn with_queues(ep: Handle, post: impl FnOnce(&QueuePair) -> bool) -> bool {
     }
 }
 
-/// Posts a request of one segment, fastest in the LMR of the EP's last request. Takes no lock but the
-/// biased locks of the handle slot and of the EP's requests, which this thread may come to own. Where
-/// [`QueuePair::post_one_segment`] does not post, returns false; then [`request`] posts, or gives the
-/// error.
+/// Posts a request of one segment. Takes no lock but the biased locks of the handle slot and of the
+/// EP's requests, which this thread may come to own. Where [`QueuePair::post_one_segment`] does not
+/// post, returns false; then [`request`] posts, or gives the error.
 #[inline(always)]
 fn one_segment(
     ep: Handle,
@@ -80,7 +80,7 @@ fn one_segment(
     }
 }
 
-/// Straight-line code for nearly every Send: one segment in the LMR of the last request, a thread
+/// Straight-line code for nearly every Send: one segment in an LMR that is found at once, a thread
 /// that owns the biased lock of the EP's requests, and blocks left in the span of the send queue.
 /// [`ep_post_send_slow`] does everything else.
 pub(super) extern "C" fn ep_post_send(
@@ -93,14 +93,12 @@ pub(super) extern "C" fn ep_post_send(
     if !likely(count == 1) {
         return ep_post_send_several(ep, count, iov, cookie, flags);
     }
-    // `post_send_fast` looks at the flags, too. Here, where no lock is held, it is a plain branch.
     let posts = CompletionFlags::from_bits_retain(flags);
     if let Some(segments) = iov.some()
-        && likely(CompletionFlags::SUPPRESS.contains(posts))
         && let Some(mut requests) = ep.requests_of_ep()
     {
         if let Some(segment) = segments.first()
-            && requests.post_send_fast(segment, cookie, posts)
+            && requests.post_send_fast(std::array::from_ref(segment), cookie, posts)
         {
             return SUCCESS;
         }
@@ -147,20 +145,26 @@ pub(super) extern "C" fn ep_post_send_by_verbs(
     flags: u32,
 ) -> u32 {
     if !likely(count == 1) {
-        return ep_post_send_several(ep, count, iov, cookie, flags);
+        return ep_post_send_several_by_verbs(ep, count, iov, cookie, flags);
     }
     if let Some(segments) = iov.some()
         && let Some(owned) = ep.hot_fast()
         && let Hot::EpByVerbs(pair) = &*owned
         && let Some(segment) = segments.first()
-        && pair.post_send_by_verbs(segment, cookie, CompletionFlags::from_bits_retain(flags))
+        && pair.post_send_by_verbs(
+            std::array::from_ref(segment),
+            cookie,
+            CompletionFlags::from_bits_retain(flags),
+        )
     {
         return SUCCESS;
     }
     ep_post_send_shared(ep, count, iov, cookie, flags)
 }
 
-/// As [`ep_post_send`], on either path, for any number of segments but one.
+/// As [`ep_post_send`], for any number of segments but one.
+///
+/// Calls nothing but one of the functions below, which find their arguments in their registers.
 #[inline(never)]
 extern "C" fn ep_post_send_several(
     ep: Handle,
@@ -169,36 +173,76 @@ extern "C" fn ep_post_send_several(
     cookie: u64,
     flags: u32,
 ) -> u32 {
-    let posted = match count {
-        2 => send_of::<2>(ep, iov, cookie, flags),
-        3 => send_of::<3>(ep, iov, cookie, flags),
-        4 => send_of::<4>(ep, iov, cookie, flags),
-        _ => false,
-    };
-    if posted {
+    match count {
+        2 => ep_post_send_of::<2>(ep, count, iov, cookie, flags),
+        3 => ep_post_send_of::<3>(ep, count, iov, cookie, flags),
+        4 => ep_post_send_of::<4>(ep, count, iov, cookie, flags),
+        _ => ep_post_send_slow(ep, count, iov, cookie, flags),
+    }
+}
+
+/// As [`ep_post_send_several`], for `N` segments, which is also the count: straight-line code
+/// instead of loops that count.
+#[inline(never)]
+extern "C" fn ep_post_send_of<const N: usize>(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    let posts = CompletionFlags::from_bits_retain(flags);
+    if let Some(segments) = iov.array::<N>()
+        && likely(CompletionFlags::SUPPRESS.contains(posts))
+        && let Some(mut requests) = ep.requests_of_ep()
+        && requests.post_send_fast(segments, cookie, posts)
+    {
         return SUCCESS;
     }
-    guard("dat_ep_post_send", || request(ep, RequestKind::Send, count, iov, cookie, flags, 5))
+    ep_post_send_slow(ep, count, iov, cookie, flags)
 }
 
-/// As [`one_segment`], for a Send of `N` segments: straight-line code instead of loops that count.
+/// As [`ep_post_send_several`], in the table of the verbs path.
 #[inline(never)]
-fn send_of<const N: usize>(ep: Handle, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> bool {
-    let flags = CompletionFlags::from_bits_retain(flags);
-    if let Some(segments) = iov.few(N as i32)
-        && let Ok(segments) = <&[LmrTriplet; N]>::try_from(segments)
-    {
-        with_queues(ep, |pair| pair.post_few_segments(RequestKind::Send, segments, cookie, flags))
-    } else {
-        false
+extern "C" fn ep_post_send_several_by_verbs(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    match count {
+        2 => ep_post_send_of_by_verbs::<2>(ep, count, iov, cookie, flags),
+        3 => ep_post_send_of_by_verbs::<3>(ep, count, iov, cookie, flags),
+        4 => ep_post_send_of_by_verbs::<4>(ep, count, iov, cookie, flags),
+        _ => ep_post_send_slow(ep, count, iov, cookie, flags),
     }
 }
 
-/// As [`one_segment`], for an RDMA Write of two to four segments.
+/// As [`ep_post_send_of`], in the table of the verbs path.
 #[inline(never)]
-fn write_of_few(
+extern "C" fn ep_post_send_of_by_verbs<const N: usize>(
     ep: Handle,
-    to: RmrTriplet,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    if let Some(segments) = iov.array::<N>()
+        && let Some(owned) = ep.hot_fast()
+        && let Hot::EpByVerbs(pair) = &*owned
+        && pair.post_send_by_verbs(segments, cookie, CompletionFlags::from_bits_retain(flags))
+    {
+        return SUCCESS;
+    }
+    ep_post_send_slow(ep, count, iov, cookie, flags)
+}
+
+/// As [`one_segment`], for a Send or an RDMA Write of two to four segments.
+#[inline(never)]
+fn few_segments(
+    ep: Handle,
+    kind: RequestKind,
     count: i32,
     iov: In<LmrTriplet>,
     cookie: u64,
@@ -206,7 +250,7 @@ fn write_of_few(
 ) -> bool {
     let flags = CompletionFlags::from_bits_retain(flags);
     if let Some(segments) = iov.few(count) {
-        with_queues(ep, |pair| pair.post_few(RequestKind::Write(to), segments, cookie, flags))
+        with_queues(ep, |pair| pair.post_few(kind, segments, cookie, flags))
     } else {
         false
     }
@@ -214,7 +258,9 @@ fn write_of_few(
 
 #[inline(never)]
 extern "C" fn ep_post_send_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> u32 {
-    if one_segment(ep, RequestKind::Send, count, iov, cookie, flags) {
+    if one_segment(ep, RequestKind::Send, count, iov, cookie, flags)
+        || few_segments(ep, RequestKind::Send, count, iov, cookie, flags)
+    {
         return SUCCESS;
     }
     guard("dat_ep_post_send", || request(ep, RequestKind::Send, count, iov, cookie, flags, 5))
@@ -243,7 +289,7 @@ pub(super) extern "C" fn ep_post_recv(
     flags: u32,
 ) -> u32 {
     match count {
-        1 => ep_post_recv_one(ep, count, iov, cookie, flags),
+        1 => ep_post_recv_of::<1>(ep, count, iov, cookie, flags),
         2 => ep_post_recv_of::<2>(ep, count, iov, cookie, flags),
         3 => ep_post_recv_of::<3>(ep, count, iov, cookie, flags),
         4 => ep_post_recv_of::<4>(ep, count, iov, cookie, flags),
@@ -251,18 +297,8 @@ pub(super) extern "C" fn ep_post_recv(
     }
 }
 
-#[inline(never)]
-extern "C" fn ep_post_recv_one(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> u32 {
-    if flags == 0
-        && let Some([segment]) = iov.few(1)
-        && with_queues(ep, |pair| pair.post_recv_one(segment, cookie))
-    {
-        return SUCCESS;
-    }
-    ep_post_recv_slow(ep, count, iov, cookie, flags)
-}
-
-/// As [`ep_post_recv`], for `N` segments, which is also the count.
+/// As [`ep_post_recv`], for `N` segments, which is also the count: straight-line code for a thread
+/// that owns the biased locks.
 #[inline(never)]
 extern "C" fn ep_post_recv_of<const N: usize>(
     ep: Handle,
@@ -271,10 +307,11 @@ extern "C" fn ep_post_recv_of<const N: usize>(
     cookie: u64,
     flags: u32,
 ) -> u32 {
-    if flags == 0
-        && let Some(segments) = iov.few(N as i32)
-        && let Ok(segments) = <&[LmrTriplet; N]>::try_from(segments)
-        && with_queues(ep, |pair| pair.post_recv_segments(segments, cookie))
+    if likely(flags == 0)
+        && let Some(segments) = iov.array::<N>()
+        && let Some(owned) = ep.hot_fast()
+        && let Hot::Ep(pair) | Hot::EpByVerbs(pair) = &*owned
+        && pair.post_recv_fast(segments, cookie)
     {
         return SUCCESS;
     }
@@ -283,6 +320,12 @@ extern "C" fn ep_post_recv_of<const N: usize>(
 
 #[inline(never)]
 extern "C" fn ep_post_recv_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64, flags: u32) -> u32 {
+    if flags == 0
+        && let Some(segments) = iov.few(count)
+        && with_queues(ep, |pair| pair.post_recv_short(segments, cookie))
+    {
+        return SUCCESS;
+    }
     guard("dat_ep_post_recv", || {
         let object = ep.get::<EpObject>()?;
         if object.ep.inner.srq.is_some() {
@@ -347,7 +390,7 @@ pub(super) extern "C" fn ep_post_rdma_write(
 ) -> u32 {
     if let Some(remote) = remote.get()
         && (one_segment(ep, RequestKind::Write(remote), count, iov, cookie, flags)
-            || write_of_few(ep, remote, count, iov, cookie, flags))
+            || few_segments(ep, RequestKind::Write(remote), count, iov, cookie, flags))
     {
         return SUCCESS;
     }
@@ -357,8 +400,8 @@ pub(super) extern "C" fn ep_post_rdma_write(
     })
 }
 
-/// Straight-line code for nearly every post: one segment in the LMR of the last post, a thread that
-/// owns the SRQ's biased lock, and a slot left in the ring's contiguous span. This path takes no
+/// Straight-line code for nearly every post: one segment in an LMR that is found at once, a thread
+/// that owns the SRQ's biased lock, and a slot left in the ring's contiguous span. This path takes no
 /// other lock, allocates nothing, and cannot panic. [`srq_post_recv_slow`] does everything else.
 pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     if likely(count == 1) {
@@ -394,7 +437,7 @@ extern "C" fn srq_post_recv_shared(srq: Handle, count: i32, iov: In<LmrTriplet>,
     srq_post_recv_slow(srq, count, iov, cookie)
 }
 
-/// Posts one segment on either path if the LMR of the last post contains it, and gives the answer.
+/// Posts one segment on either path if its LMR is found at once, and gives the answer.
 /// `None` if another function has to post.
 #[inline(always)]
 fn post_one_segment(srq: &mut crate::Srq, segment: &LmrTriplet, cookie: u64) -> Option<u32> {
@@ -413,7 +456,7 @@ fn post_staged(staged: Staged<'_>) -> u32 {
     }
 }
 
-/// As [`srq_post_recv`], for two or more segments in the LMR of the last post. Functions of their
+/// As [`srq_post_recv`], for two or more segments. Functions of their
 /// own, because the slow function saves registers that these do not need.
 #[inline(never)]
 extern "C" fn srq_post_recv_several(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
@@ -434,8 +477,7 @@ extern "C" fn srq_post_recv_of<const N: usize>(
     iov: In<LmrTriplet>,
     cookie: u64,
 ) -> u32 {
-    if let Some(segments) = iov.few(N as i32)
-        && let Ok(segments) = <&[LmrTriplet; N]>::try_from(segments)
+    if let Some(segments) = iov.array::<N>()
         && let Some(mut owned) = srq.hot_fast()
         && let Hot::Srq(owned) = &mut *owned
         && owned.post_several_fast(segments, cookie)
@@ -461,17 +503,19 @@ extern "C" fn srq_post_recv_many(srq: Handle, count: i32, iov: In<LmrTriplet>, c
 /// As [`srq_post_recv`], in the table of the verbs path. A post that the device library refuses
 /// ends with the error at once, so the arguments need not be saved across the library's call.
 ///
-/// Calls nothing but one of the two functions below, which find their arguments in their registers.
+/// Calls nothing but one of the functions below, which find their arguments in their registers.
 pub(super) extern "C" fn srq_post_recv_by_verbs(
     srq: Handle,
     count: i32,
     iov: In<LmrTriplet>,
     cookie: u64,
 ) -> u32 {
-    if likely(count == 1) {
-        srq_post_recv_one_by_verbs(srq, count, iov, cookie)
-    } else {
-        srq_post_recv_several_by_verbs(srq, count, iov, cookie)
+    match count {
+        1 => srq_post_recv_one_by_verbs(srq, count, iov, cookie),
+        2 => srq_post_recv_of_by_verbs::<2>(srq, count, iov, cookie),
+        3 => srq_post_recv_of_by_verbs::<3>(srq, count, iov, cookie),
+        4 => srq_post_recv_of_by_verbs::<4>(srq, count, iov, cookie),
+        _ => srq_post_recv_slow(srq, count, iov, cookie),
     }
 }
 
@@ -488,15 +532,15 @@ extern "C" fn srq_post_recv_one_by_verbs(srq: Handle, count: i32, iov: In<LmrTri
     srq_post_recv_shared(srq, count, iov, cookie)
 }
 
-/// As [`srq_post_recv_several`], on the verbs path, for up to four segments.
+/// As [`srq_post_recv_of`], on the verbs path.
 #[inline(never)]
-extern "C" fn srq_post_recv_several_by_verbs(
+extern "C" fn srq_post_recv_of_by_verbs<const N: usize>(
     srq: Handle,
     count: i32,
     iov: In<LmrTriplet>,
     cookie: u64,
 ) -> u32 {
-    if let Some(segments) = iov.few(count)
+    if let Some(segments) = iov.array::<N>()
         && let Some(mut owned) = srq.hot_fast()
         && let Hot::Srq(owned) = &mut *owned
         && let Some(staged) = owned.stage_several_by_verbs(segments, cookie)

@@ -9,6 +9,7 @@
 
 use super::code::Code;
 use crate::evd::{EvdInner, Queue};
+use crate::hint::likely;
 use crate::queue_pair::{QueuePair, Requests};
 use crate::sync::{Door, rank};
 use crate::types::MAX_IOV;
@@ -95,20 +96,6 @@ impl In<u8> {
     }
 }
 
-/// Tells the compiler that the condition is true nearly always, so that the check stays a plain
-/// branch instead of becoming part of a computed condition.
-#[inline(always)]
-pub(super) fn likely(condition: bool) -> bool {
-    if !condition {
-        unlikely();
-    }
-    condition
-}
-
-#[cold]
-#[inline]
-fn unlikely() {}
-
 /// A pointer to segments that is not NULL.
 #[derive(Clone, Copy)]
 pub(super) struct Segments(NonNull<LmrTriplet>);
@@ -145,6 +132,12 @@ impl In<LmrTriplet> {
         }
         // SAFETY: as in `segments`.
         Some(unsafe { std::slice::from_raw_parts(segments.as_ptr(), count as usize) })
+    }
+
+    /// As [`In::few`], for a number of segments that the compiler knows.
+    #[inline(always)]
+    pub(super) fn array<'a, const N: usize>(self) -> Option<&'a [LmrTriplet; N]> {
+        self.few(N as i32)?.try_into().ok()
     }
 
     /// `count` segments. More segments than any queue takes are not read; the post fails because of

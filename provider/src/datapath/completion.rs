@@ -2,6 +2,7 @@
 //! counts.
 
 use crate::types::{DtoOp, DtoStatus, LmrTriplet};
+use zerocopy::FromZeros;
 
 /// The `wr_id` of a work request: it names the queue that the completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ pub(crate) struct SrqCounts {
 }
 
 /// The data that the provider keeps for a work request until it completes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, FromZeros, PartialEq, Eq)]
 pub(crate) struct WrInfo {
     pub(crate) cookie: u64,
     /// The pool that posted it; 0 for none. Only a pool can post with its own number.

@@ -121,7 +121,7 @@ impl SendQueue {
                     queue.post_one(record.request, op, sge, flags)
                 }
             }
-            Self::Verbs(qp) => qp.post_send_one(WrId::Request(record.seq).pack(), op, sge, flags).is_ok(),
+            Self::Verbs(qp) => qp.post_send_few(WrId::Request(record.seq).pack(), op, &[sge], flags).is_ok(),
         }
     }
 

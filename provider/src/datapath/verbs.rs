@@ -8,7 +8,7 @@ use super::entries::{CompletedUpTo, EntryCounts, EntryPoster, SrqEntries};
 use super::losses::LostEntries;
 use super::{Completion, Lost, SrqCounts, WrId, WrInfo};
 use crate::error::PostError;
-use crate::types::{DtoOp, DtoStatus, LmrTriplet};
+use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{Cq, Plain, Polled, PostError as Refusal, Sge, Srq, StagedRecv, WcOpcode, WcStatus};
 use std::sync::Arc;
@@ -159,9 +159,8 @@ impl VerbsPoster {
 
     /// Writes segment `at` of the next [`VerbsPoster::take_entry`].
     #[inline(always)]
-    pub(crate) fn stage(&mut self, at: usize, from: &LmrTriplet, lkey: u32) {
-        let to = &mut self.staged.segments()[at];
-        (to.addr, to.len, to.lkey) = (from.virtual_address, from.segment_length, lkey);
+    pub(crate) fn stage(&mut self, at: usize, segment: Sge) {
+        self.staged.segments()[at] = segment;
     }
 
     /// Takes an entry for the first `count` segments of [`VerbsPoster::stage`], if one is found at

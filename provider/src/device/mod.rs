@@ -13,6 +13,7 @@ mod cm_events;
 mod lmr_table;
 mod pools;
 mod qp_state;
+mod queue_lmrs;
 mod reactor;
 mod registry;
 mod rkeys;
@@ -22,8 +23,9 @@ mod signals;
 pub(crate) use address_handles::{AddressHandles, UdRoute};
 pub(crate) use channels::Channels;
 pub(crate) use cm::{Cm, CmHandler};
-pub(crate) use lmr_table::{LkeyCache, LmrTable, Use};
+pub(crate) use lmr_table::{LmrTable, Use};
 pub(crate) use pools::Pools;
+pub(crate) use queue_lmrs::QueueLmrs;
 pub(crate) use reactor::{Reactor, ReservedTimers, Source, Timer};
 pub(crate) use registry::{Class, Member, Registry};
 pub(crate) use rkeys::{RkeyTarget, Rkeys, WindowOwner};
@@ -56,7 +58,7 @@ pub(crate) struct Device {
     pub(crate) path: DataPath,
     pub(crate) settings: IaSettings,
     pub(crate) port: u8,
-    pub(crate) lmrs: Arc<LmrTable>,
+    pub(crate) lmrs: &'static LmrTable,
     pub(crate) rkeys: Rkeys,
     pub(crate) address_handles: AddressHandles,
     pub(crate) pools: Pools,
@@ -109,7 +111,7 @@ impl Device {
             path,
             settings,
             port,
-            lmrs: Arc::new(LmrTable::new()?),
+            lmrs: LmrTable::of_process(),
             rkeys: Rkeys::new()?,
             address_handles: AddressHandles::default(),
             pools: Pools::default(),
@@ -288,7 +290,6 @@ impl crate::fork::Inherit for Device {
     fn disown(&self) {
         self.live.store(false, Ordering::Release);
         self.inherited.store(true, Ordering::Release);
-        self.lmrs.disown();
         self.reactor.disown();
     }
 }

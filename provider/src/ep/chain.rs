@@ -240,18 +240,15 @@ impl EpInner {
     #[inline(never)]
     fn post_ones(&self, requests: &[ChainRequest<'_>], last: Option<PoolSend<'_>>) -> bool {
         let mut locked = self.pair.requests.lock();
-        let Requests { queue, ring, posted, last: cache, last_pool, .. } = &mut *locked;
+        let Requests { queue, ring, posted, lmrs, last_pool, .. } = &mut *locked;
         let SendQueue::Direct(queue) = queue else { return false };
         let count = requests.len() + usize::from(last.is_some());
         if count > Ep::MAX_CHAIN.min(ring.room()) || !self.is_connected() {
             return false;
         }
-        let longest = self.device.attr.max_message_size;
-        let using = Use { pz: self.pair.pz(), direction: Direction::Read };
-        let mut first_is_new = false;
         // Takes its requests back if one of them is refused.
         let mut ones = queue.ones();
-        for (n, request) in requests.iter().enumerate() {
+        for request in requests {
             let ChainRequest { kind, iov, cookie, flags } = *request;
             let [segment] = iov else { return false };
             let len = segment.segment_length;
@@ -263,17 +260,7 @@ impl EpInner {
                 }
                 _ => return false,
             };
-            let sge = match cache.key(segment) {
-                Some(lkey) => Sge { addr: segment.virtual_address, len, lkey },
-                // Data and status may be in two LMRs.
-                None => match self.device.lmrs.check(0, segment, using) {
-                    Ok(Some(sge)) if len <= longest => {
-                        first_is_new |= n == 0;
-                        sge
-                    }
-                    _ => return false,
-                },
-            };
+            let Some(sge) = lmrs.sge(segment, Direction::Read) else { return false };
             let filed = || Request::new(&WrInfo { cookie, ..WrInfo::default() }, flags, dto, len);
             if !ALWAYS.contains(flags) || !ones.push(filed, op, sge, send_flags(flags, solicits)) {
                 return false;
@@ -299,9 +286,6 @@ impl EpInner {
             add(DtoOp::Send, bytes.1 as u32);
         }
         drop(locked);
-        if let (true, Some([segment])) = (first_is_new, requests.first().map(|request| request.iov)) {
-            self.pair.remember(segment.lmr_context, longest);
-        }
         true
     }
 
@@ -352,11 +336,13 @@ impl EpInner {
             .map_err(refused_at(n))?;
         }
         self.submit_chain(state, &plan)?;
+        let longest = self.device.attr.max_message_size;
         // An empty segment was not checked.
-        if let Some(PoolSend { bytes: (_, 1..), info, .. }) = last {
-            self.pair
-                .remember_pool(LastPool { number: info.pool, longest: self.device.attr.max_message_size });
-        }
+        let pool = match last {
+            Some(PoolSend { bytes: (_, 1..), info, .. }) => Some(LastPool { number: info.pool, longest }),
+            _ => None,
+        };
+        self.pair.open_requests(longest, pool);
         Ok(())
     }
 

@@ -1,13 +1,14 @@
-//! Posts in common cases: one segment, or a few for a Send, an RDMA Write or a receive, in an LMR or
-//! in the pool of the last post to the queue. The LMR of the last post is found fastest.
+//! Posts in common cases: one segment, or a few for a Send, an RDMA Write or a receive, whose LMRs
+//! [`QueueLmrs`](crate::device::QueueLmrs) finds; or in the pool of the last post to the queue.
 //!
 //! Functions that return false have not posted. Then the functions of `ep/post.rs` and `ep/recv.rs`
 //! make all checks, and post or give the error.
 
 use super::RequestKind;
 use super::post::send_flags;
-use crate::datapath::{MOST_IN_BLOCK, Outgoing, Record, RecvQueue, SendQueue, WrInfo};
+use crate::datapath::{MOST_IN_BLOCK, Outgoing, Record, SendQueue, WrInfo};
 use crate::error::Direction;
+use crate::hint::likely;
 use crate::lmr::PoolMemory;
 use crate::queue_pair::{LastPool, QueuePair, Receive, Receives, Request, Requests};
 use crate::types::{CompletionFlags, DtoOp, LmrTriplet};
@@ -15,8 +16,8 @@ use rxe_fallback::{SendFlags, SendOp, Sge};
 
 impl QueuePair {
     /// Posts a Send, RDMA Write or RDMA Read on either path, if it has one segment, and flags that
-    /// any EP takes, after a request that left its LMR. Otherwise returns false without posting; then
-    /// [`EpInner::post_request`] posts, or gives the error.
+    /// any EP takes, once a request has passed all checks. Otherwise returns false without posting;
+    /// then [`EpInner::post_request`] posts, or gives the error.
     ///
     /// Makes all checks, and may be called under a guard, as [`Requests::post_send_fast`].
     #[inline(always)]
@@ -30,7 +31,7 @@ impl QueuePair {
         if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
             return false;
         }
-        self.requests.lock().post_one::<false>(kind, segment, cookie, flags)
+        self.requests.lock().post_one(kind, segment, cookie, flags)
     }
 
     /// As [`QueuePair::post_one_segment`], for a Send or an RDMA Write of two to four segments.
@@ -51,8 +52,8 @@ impl QueuePair {
     }
 
     /// As [`QueuePair::post_few`], for a number of segments that the compiler knows.
-    #[inline(always)]
-    pub(crate) fn post_few_segments<const N: usize>(
+    #[inline(never)]
+    fn post_few_segments<const N: usize>(
         &self,
         kind: RequestKind,
         segments: &[LmrTriplet; N],
@@ -69,93 +70,86 @@ impl QueuePair {
     #[inline(always)]
     pub(crate) fn post_send_shared(&self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
         let Some(mut requests) = self.requests.try_lock_shared() else { return false };
-        requests.post_send_fast(segment, cookie, flags)
+        requests.post_send_fast(std::array::from_ref(segment), cookie, flags)
     }
 }
 
 impl Requests {
-    /// Posts a Send in the most common case: the direct path, a thread that owns the lock, one
-    /// segment in the LMR of the last request, no flag but SUPPRESS, and a span of the queue with
-    /// blocks left. Otherwise returns false without posting; then [`QueuePair::post_one_segment`]
-    /// may post.
+    /// Posts a Send in the most common case: the direct path, a thread that owns the lock, one to four
+    /// segments in LMRs that are found at once, no flag but SUPPRESS, and a span of the queue with
+    /// blocks left. Otherwise returns false without posting; then [`QueuePair::post_one_segment`] or
+    /// [`QueuePair::post_few`] may post.
     ///
     /// All checks are made. Calls no code of the program and takes no lock of an object, so a
     /// caller may hold the guard of a biased lock's fast path. Straight-line code without calls.
     #[inline(always)]
-    pub(crate) fn post_send_fast(
+    pub(crate) fn post_send_fast<const N: usize>(
         &mut self,
-        segment: &LmrTriplet,
+        segments: &[LmrTriplet; N],
         cookie: u64,
         flags: CompletionFlags,
     ) -> bool {
-        CompletionFlags::SUPPRESS.contains(flags)
-            && self.post_one::<true>(RequestKind::Send, segment, cookie, flags)
+        if !likely(CompletionFlags::SUPPRESS.contains(flags)) || (N > 1 && N > self.max_iov) {
+            return false;
+        }
+        // Closed unless the EP is connected.
+        let Some((segments, length)) = self.lmrs.segments(segments, Direction::Read) else { return false };
+        if self.ring.room() == 0 {
+            return false;
+        }
+        let SendQueue::Direct(queue) = &mut self.queue else { return false };
+        let info = WrInfo { cookie, ..WrInfo::default() };
+        if !queue.post_send(Request::new(&info, flags, DtoOp::Send, length), segments) {
+            return false;
+        }
+        self.ring.count();
+        self.posted.add(DtoOp::Send, length.into());
+        true
     }
 
-    /// Posts a Send, RDMA Write or RDMA Read, fastest in the LMR of the last request, if there is
-    /// room. The flags are SUPPRESS and SOLICITED_WAIT at most.
-    ///
-    /// `IN_SPAN`: only on the direct path and in that LMR, without a look for room, and without
-    /// SOLICITED_WAIT.
+    /// Posts a Send, RDMA Write or RDMA Read if the LMR is found at once and there is room. The flags
+    /// are SUPPRESS and SOLICITED_WAIT at most.
     #[inline(always)]
-    fn post_one<const IN_SPAN: bool>(
+    fn post_one(
         &mut self,
         kind: RequestKind,
         segment: &LmrTriplet,
         cookie: u64,
         flags: CompletionFlags,
     ) -> bool {
-        // There is an LMR only while the EP is connected, and a key only up to the length of the
-        // longest message.
-        let lkey = match self.last.key(segment) {
-            None if !IN_SPAN && self.last.turn_to(segment, kind.direction()) => self.last.key(segment),
-            found => found,
-        };
-        let Some(lkey) = lkey else { return false };
+        // Closed unless the EP is connected.
+        let Some(mut sge) = self.lmrs.sge(segment, kind.direction()) else { return false };
         if self.ring.room() == 0 {
             return false;
         }
-        let mut length = segment.segment_length;
         let mut send_flags = SendFlags::SIGNALLED;
         let (op, verb) = match kind {
             RequestKind::Send => {
-                let solicited = !IN_SPAN && flags.contains(CompletionFlags::SOLICITED_WAIT);
-                send_flags.set(SendFlags::SOLICITED, solicited);
+                send_flags.set(SendFlags::SOLICITED, flags.contains(CompletionFlags::SOLICITED_WAIT));
                 (DtoOp::Send, SendOp::Send)
             }
-            RequestKind::Write(to) if length <= to.segment_length => {
+            RequestKind::Write(to) if sge.len <= to.segment_length => {
                 (DtoOp::RdmaWrite, SendOp::Write { remote_addr: to.virtual_address, rkey: to.rmr_context })
             }
-            RequestKind::Read(from)
-                if (1..=length).contains(&from.segment_length) && self.last.is_writable() =>
-            {
-                length = from.segment_length;
+            RequestKind::Read(from) if (1..=sge.len).contains(&from.segment_length) => {
+                sge.len = from.segment_length;
                 (DtoOp::RdmaRead, SendOp::Read { remote_addr: from.virtual_address, rkey: from.rmr_context })
             }
             _ => return false,
         };
-        let sge = Sge { addr: segment.virtual_address, len: length, lkey };
         let info = WrInfo { cookie, ..WrInfo::default() };
-        let request = Request::new(&info, flags, op, length);
-        if IN_SPAN {
-            let SendQueue::Direct(queue) = &mut self.queue else { return false };
-            if !queue.post_one(request, verb, sge, send_flags) {
-                return false;
-            }
-            self.ring.count();
-        } else {
-            let record = Record { seq: self.ring.end(), request };
-            if !self.queue.post_one(record, verb, sge, send_flags) {
-                return false;
-            }
-            self.add(request);
+        let request = Request::new(&info, flags, op, sge.len);
+        let record = Record { seq: self.ring.end(), request };
+        if !self.queue.post_one(record, verb, sge, send_flags) {
+            return false;
         }
-        self.posted.add(op, length.into());
+        self.add(request);
+        self.posted.add(op, sge.len.into());
         true
     }
 
-    /// Posts a Send or an RDMA Write of several segments, fastest in the LMRs of the last two requests,
-    /// if there is room. The flags are SUPPRESS and SOLICITED_WAIT at most.
+    /// Posts a Send or an RDMA Write of several segments if their LMRs are found at once and there is
+    /// room. The flags are SUPPRESS and SOLICITED_WAIT at most.
     #[inline(always)]
     fn post_few<const N: usize>(
         &mut self,
@@ -167,11 +161,8 @@ impl Requests {
         if N > self.max_iov || self.ring.room() == 0 {
             return false;
         }
-        // There is an LMR only while the EP is connected.
-        let held = self.last.sges(segments);
-        let Some((sges, length)) = held.or_else(|| self.last.sges_in_any(segments, Direction::Read)) else {
-            return false;
-        };
+        // Closed unless the EP is connected.
+        let Some((sges, length)) = self.lmrs.sges(segments, Direction::Read) else { return false };
         let (op, verb, solicits) = match kind {
             RequestKind::Send => (DtoOp::Send, SendOp::Send, true),
             RequestKind::Write(to) if length <= to.segment_length => {
@@ -184,7 +175,7 @@ impl Requests {
         if let SendQueue::Direct(queue) = &mut self.queue
             && queue.post_few(request, verb, sges, send_flags(flags, solicits))
         {
-            self.add(request);
+            self.ring.count();
             self.posted.add(op, length.into());
             return true;
         }
@@ -236,54 +227,37 @@ impl QueuePair {
         posted
     }
 
-    /// Posts a receive of one segment, fastest in the LMR of the last receive, after a receive that
-    /// left its LMR. Otherwise returns false without posting; then [`EpInner::post_recv`] posts, or
-    /// gives the error. All checks are made.
+    /// Posts a receive of one to four segments, once a receive has passed all checks. Otherwise
+    /// returns false without posting; then [`EpInner::post_recv`] posts, or gives the error. All
+    /// checks are made.
     ///
     /// Calls no code of the program and takes no lock of an object, so a caller may hold the guard
     /// of a biased lock's fast path.
-    #[inline(always)]
-    pub(crate) fn post_recv_one(&self, segment: &LmrTriplet, cookie: u64) -> bool {
-        let mut receives = self.receives.lock();
-        // There is an LMR only while the EP is connected and has no watermarks.
-        let last = &mut receives.last;
-        let lkey = match last.key(segment) {
-            None if last.turn_to(segment, Direction::Write) => last.key(segment),
-            found => found,
-        };
-        let Some(lkey) = lkey else { return false };
-        let sge = Sge { addr: segment.virtual_address, len: segment.segment_length, lkey };
-        receives.post_sge(sge, WrInfo { cookie, pool: 0, lmrs: [segment.lmr_context, 0, 0, 0] })
-    }
-
-    /// As [`QueuePair::post_recv_one`], for two to four segments.
     #[inline(never)]
-    pub(crate) fn post_recv_few(&self, segments: &[LmrTriplet], cookie: u64) -> bool {
+    pub(crate) fn post_recv_short(&self, segments: &[LmrTriplet], cookie: u64) -> bool {
         match *segments {
-            [a, b] => self.post_recv_segments(&[a, b], cookie),
-            [a, b, c] => self.post_recv_segments(&[a, b, c], cookie),
-            [a, b, c, d] => self.post_recv_segments(&[a, b, c, d], cookie),
+            [a] => self.post_recv_few(&[a], cookie),
+            [a, b] => self.post_recv_few(&[a, b], cookie),
+            [a, b, c] => self.post_recv_few(&[a, b, c], cookie),
+            [a, b, c, d] => self.post_recv_few(&[a, b, c, d], cookie),
             _ => false,
         }
     }
 
-    /// As [`QueuePair::post_recv_few`], for a number of segments that the compiler knows.
-    #[inline(always)]
-    pub(crate) fn post_recv_segments<const N: usize>(&self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
-        let mut receives = self.receives.lock();
-        if N > receives.max_iov {
-            return false;
-        }
-        // As in `post_recv_one`.
-        let held = receives.last.sges(segments);
-        let in_any = || receives.last.sges_in_any(segments, Direction::Write);
-        let Some((sges, length)) = held.or_else(in_any) else { return false };
-        // As `WrInfo::over`: no segment is empty.
-        let lmrs = std::array::from_fn(|n| segments.get(n).map_or(0, |segment| segment.lmr_context));
-        receives.post_sges(length.into(), WrInfo { cookie, pool: 0, lmrs }, |queue| queue.post_few(sges))
+    /// As [`QueuePair::post_recv_short`], for a number of segments that the compiler knows.
+    #[inline(never)]
+    fn post_recv_few<const N: usize>(&self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
+        self.receives.lock().post_few(segments, cookie)
     }
 
-    /// As [`QueuePair::post_recv_one`], for part of a pool's memory, which is written if
+    /// As [`QueuePair::post_recv_few`], if this thread owns the lock. Straight-line code but for the device library's.
+    #[inline(always)]
+    pub(crate) fn post_recv_fast<const N: usize>(&self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
+        let Some(mut receives) = self.receives.try_lock_fast() else { return false };
+        receives.post_few(segments, cookie)
+    }
+
+    /// As [`QueuePair::post_recv_short`], for part of a pool's memory, which is written if
     /// the last receive from a pool was from this one.
     #[inline(always)]
     pub(crate) fn post_recv_from_last_pool(
@@ -294,26 +268,33 @@ impl QueuePair {
     ) -> bool {
         let mut receives = self.receives.lock();
         let Some(sge) = known_segment(receives.last_pool, memory, bytes, info) else { return false };
-        receives.post_sge(sge, WrInfo { lmrs: [memory.number(), 0, 0, 0], ..*info })
+        receives.post_sges([sge], sge.len, WrInfo { lmrs: [memory.number(), 0, 0, 0], ..*info })
     }
 }
 
 impl Receives {
-    /// Posts a checked receive of a connected EP if there is room.
+    /// Posts a receive of `N` segments if their LMRs are found at once and there is room.
     #[inline(always)]
-    fn post_sge(&mut self, sge: Sge, info: WrInfo) -> bool {
-        self.post_sges(sge.len.into(), info, |queue| queue.post_few([sge]))
-    }
-
-    /// As [`Receives::post_sge`], for a receive of `length` bytes that `post` gives to the queue.
-    #[inline(always)]
-    fn post_sges(&mut self, length: u64, info: WrInfo, post: impl FnOnce(&mut RecvQueue) -> bool) -> bool {
-        if self.ring.len() >= self.capacity || !post(&mut self.queue) {
+    fn post_few<const N: usize>(&mut self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
+        if N > 1 && N > self.max_iov {
             return false;
         }
-        self.ring.push_back(Receive { info, flags: CompletionFlags::empty(), on_device: true });
+        // Closed unless the EP is connected and has no watermarks.
+        let Some((sges, length)) = self.lmrs.sges(segments, Direction::Write) else { return false };
+        // As `WrInfo::over`: no segment is empty.
+        let lmrs = std::array::from_fn(|n| segments.get(n).map_or(0, |segment| segment.lmr_context));
+        self.post_sges(sges, length, WrInfo { cookie, pool: 0, lmrs })
+    }
+
+    /// Posts a checked receive of `length` bytes of a connected EP, if there is room.
+    #[inline(always)]
+    fn post_sges<const N: usize>(&mut self, sges: [Sge; N], length: u32, info: WrInfo) -> bool {
+        if self.ring.room() == 0 || !self.queue.post_few(sges) {
+            return false;
+        }
+        self.ring.push(Receive::new(info, CompletionFlags::empty()));
         self.posts += 1;
-        self.bytes += length;
+        self.bytes += u64::from(length);
         true
     }
 }

@@ -32,9 +32,9 @@ impl EpInner {
     pub(crate) fn flush_left(self: &Arc<Self>, stopped: bool) {
         let unsafe_to_lend = |info: &WrInfo, on_device| !stopped && on_device && info.pool != 0;
         loop {
-            let left = self.pair.receives.lock().ring.pop_front();
+            let left = self.pair.receives.lock().ring.take_first();
             let Some(receive) = left else { break };
-            if unsafe_to_lend(&receive.info, receive.on_device) {
+            if unsafe_to_lend(&receive.info, receive.is_on_device()) {
                 continue;
             }
             let op = self.pair.receive_op();

@@ -6,12 +6,12 @@ use super::{EpCell, EpEvds, EpInner, Room};
 use crate::counters::Posted;
 use crate::datapath::{RecvQueue, SendQueue};
 use crate::defaults::Defaults;
-use crate::device::{Class, Device, LkeyCache, ReservedTimers};
+use crate::device::{Class, Device, QueueLmrs, ReservedTimers};
 use crate::evd::{EvdInner, Stream, StreamKind};
-use crate::memory::{headroom, queue};
+use crate::memory::headroom;
 use crate::pz::PzInner;
 use crate::queue_pair::{
-    LastPool, Modes, PrePosted, QueuePair, Receive, Receives, RecvHooks, RequestRing, Requests,
+    LastPool, Modes, PrePosted, QueuePair, Receive, Receives, RecvHooks, Request, Requests, Ring,
 };
 use crate::srq::SrqInner;
 use crate::sync::Mutex;
@@ -20,7 +20,6 @@ use crate::ud::state::UdState;
 use crate::{Ep, EpAttr, Error, Evd, Ia, IaCounter, Pz, Result, Srq, Subtype};
 use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{Cq, Qp, QpInit, QpKind};
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -51,8 +50,8 @@ pub(super) struct EpQueues {
     pub(super) sends: SendQueue,
     pub(super) recvs: RecvQueue,
     pub(super) room: Room,
-    requests: RequestRing,
-    receives: VecDeque<Receive>,
+    requests: Ring<Request>,
+    receives: Ring<Receive>,
     ud: Option<Box<UdState>>,
     timers: ReservedTimers,
 }
@@ -176,7 +175,7 @@ impl EpSpec {
             } else {
                 None
             };
-            Ok((queues, RequestRing::new(sends)?, queue(room.recv as usize)?, ud))
+            Ok((queues, Ring::of_requests(sends)?, Ring::of_receives(room.recv as usize)?, ud))
         };
         let ((sends, recvs), requests, receives, ud) = memory().inspect_err(|_| undo())?;
         let streams = self.recv.is_some().then(|| self.recv_stream(id));
@@ -299,16 +298,15 @@ impl EpSpec {
             queue: sends,
             ring: requests,
             max_iov: attr.max_request_iov as usize,
-            last: LkeyCache::none(&self.device.lmrs),
+            lmrs: QueueLmrs::closed(self.device.lmrs, self.pz.number),
             last_pool: LastPool::default(),
             posted: Posted::default(),
         };
         let receives = Receives {
             queue: recvs,
             ring: receives,
-            capacity: room.recv as usize,
             max_iov: attr.max_recv_iov.max(0) as usize,
-            last: LkeyCache::none(&self.device.lmrs),
+            lmrs: QueueLmrs::closed(self.device.lmrs, self.pz.number),
             last_pool: LastPool::default(),
             preposted: PrePosted::default(),
             posts: 0,

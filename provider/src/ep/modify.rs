@@ -366,14 +366,14 @@ impl EpInner {
             tracing::error!(%error, ep = self.id.0, "a recreated EP is missing from a table");
             inner
         });
-        let mut receives = self.pair.receives.lock();
-        let (mut ring, preposted) =
-            (std::mem::take(&mut receives.ring), std::mem::take(&mut receives.preposted));
-        drop(receives);
-        let mut receives = inner.pair.receives.lock();
-        receives.ring.append(&mut ring);
-        receives.preposted = preposted;
-        drop(receives);
+        let preposted = std::mem::take(&mut self.pair.receives.lock().preposted);
+        inner.pair.receives.lock().preposted = preposted;
+        loop {
+            // Neither lock is taken under the other.
+            let receive = self.pair.receives.lock().ring.take_first();
+            let Some(receive) = receive else { break };
+            inner.pair.receives.lock().ring.push(receive);
+        }
         inner.pair.context.store(self.pair.context(), Ordering::Relaxed);
         inner.pair.follow_counts(&self.pair);
         inner.attempt.store(self.attempt(), Ordering::Release);

@@ -25,8 +25,8 @@ impl Ep {
         let pair = &self.inner.pair;
         let posted = match iov {
             _ if !flags.is_empty() => false,
-            [segment] => pair.post_recv_one(segment, cookie),
-            several => pair.post_recv_few(several, cookie),
+            [segment] if pair.post_recv_fast(std::array::from_ref(segment), cookie) => true,
+            segments => pair.post_recv_short(segments, cookie),
         };
         if posted {
             return Ok(());
@@ -49,7 +49,7 @@ impl Ep {
     ) -> Result<(), PostError> {
         if let [segment] = iov
             && let Some(mut requests) = self.inner.pair.requests.try_lock_fast()
-            && requests.post_send_fast(segment, cookie, flags)
+            && requests.post_send_fast(std::array::from_ref(segment), cookie, flags)
         {
             return Ok(());
         }

@@ -101,13 +101,7 @@ impl EpInner {
             let using = Use { pz: self.pz_number(), direction };
             self.device.lmrs.check_all(iov, using, sges)
         })?;
-        // An empty segment was not checked.
-        if let (RequestKind::Send | RequestKind::Write(_) | RequestKind::Read(_), [first, ..]) = (kind, iov)
-            && first.segment_length > 0
-        {
-            let longest = self.device.attr.max_message_size;
-            self.pair.remember(first.lmr_context, longest);
-        }
+        self.pair.open_requests(self.device.attr.max_message_size, None);
         Ok(())
     }
 
@@ -134,7 +128,8 @@ impl EpInner {
         })?;
         // An empty segment was not checked.
         if checked {
-            self.pair.remember_pool(LastPool { number: pool, longest: self.device.attr.max_message_size });
+            let longest = self.device.attr.max_message_size;
+            self.pair.open_requests(longest, Some(LastPool { number: pool, longest }));
         }
         Ok(())
     }

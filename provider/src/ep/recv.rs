@@ -24,12 +24,7 @@ impl EpInner {
             let using = Use { pz: self.pz_number(), direction: Direction::Write };
             self.device.lmrs.check_all(iov, using, sges)
         })?;
-        // An empty segment was not checked.
-        if let [first, ..] = iov
-            && first.segment_length > 0
-        {
-            self.remember(|receives| receives.last.remember(first.lmr_context, u32::MAX));
-        }
+        self.allow_fast(|_| ());
         Ok(())
     }
 
@@ -45,20 +40,24 @@ impl EpInner {
             sges[0] = memory.segment(0, bytes, &self.pz(), Direction::Write)?;
             Ok(1)
         })?;
-        self.remember(|receives| receives.last_pool = LastPool { number: info.pool, longest: u32::MAX });
+        self.allow_fast(|receives| receives.last_pool = LastPool { number: info.pool, longest: u32::MAX });
         Ok(())
     }
 
-    /// Remembers the memory of a receive, which was checked, for the next receives. They need no
-    /// other check if the EP is connected and has no high watermark.
-    fn remember(&self, how: impl FnOnce(&mut Receives)) {
+    /// After a receive that was checked: lets the next receives be posted without the long way, and
+    /// calls `remember`, if the EP is connected and has no high watermark.
+    fn allow_fast(&self, remember: impl FnOnce(&mut Receives)) {
         if self.state() != EpState::Connected {
             return;
         }
-        // Who changes the state or the watermarks holds this lock, and then forgets the memory.
+        // Who changes the state or the watermarks holds this lock, and then closes the LMRs.
         let control = self.control.lock().unwrap();
         if self.state() == EpState::Connected && !control.has_marks() {
-            how(&mut self.pair.receives.lock());
+            let mut receives = self.pair.receives.lock();
+            if receives.max_iov > 0 {
+                receives.lmrs.open(u32::MAX);
+            }
+            remember(&mut receives);
         }
     }
 
@@ -91,12 +90,12 @@ impl EpInner {
         }
         let mut sges = [Sge::default(); MAX_IOV];
         let n = check(&mut sges)?;
-        if receives.ring.len() >= receives.capacity {
+        if receives.ring.room() == 0 {
             drop(receives);
             // Only completed receives make room.
             let _ = self.recv_evd.harvest_now();
             receives = self.pair.receives.lock();
-            if receives.ring.len() >= receives.capacity {
+            if receives.ring.room() == 0 {
                 return Err(PostError::Full(Subtype::ResourceTep));
             }
         }
@@ -104,7 +103,7 @@ impl EpInner {
         if state == EpState::Disconnected {
             receives.count(&sges[..n]);
             if !receives.ring.is_empty() {
-                receives.ring.push_back(Receive { info, flags, on_device: false });
+                receives.ring.push(Receive::off_device(info, flags));
                 return Ok(());
             }
             drop(receives);
@@ -117,7 +116,7 @@ impl EpInner {
             receives.preposted.reserve(&sges[..n]).map_err(|_| PostError::Full(Subtype::ResourceMemory))?;
         }
         receives.queue.post(&sges[..n]).map_err(refused)?;
-        receives.ring.push_back(Receive { info, flags, on_device: true });
+        receives.ring.push(Receive::new(info, flags));
         if keep {
             receives.preposted.push(&sges[..n]);
         }

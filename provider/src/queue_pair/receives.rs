@@ -1,32 +1,55 @@
 //! Posted receives of an EP without an SRQ.
 
-use super::LastPool;
+use super::{LastPool, Ring};
 use crate::datapath::{RecvQueue, WrInfo};
-use crate::device::LkeyCache;
+use crate::device::QueueLmrs;
 use crate::types::CompletionFlags;
 use rxe_fallback::Sge;
-use std::collections::{TryReserveError, VecDeque};
+use std::collections::TryReserveError;
+use zerocopy::FromZeros;
 
 /// A receive posted to an EP without an SRQ.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, FromZeros)]
 pub(crate) struct Receive {
     pub(crate) info: WrInfo,
-    pub(crate) flags: CompletionFlags,
-    /// As in [`Request`](super::Request).
-    pub(crate) on_device: bool,
+    /// The completion flags, and [`NOT_ON_DEVICE`].
+    state: u32,
+}
+
+/// A bit of no completion flag: the device does not have the receive.
+const NOT_ON_DEVICE: u32 = 1 << 31;
+
+impl Receive {
+    /// A receive for the device.
+    #[inline(always)]
+    pub(crate) fn new(info: WrInfo, flags: CompletionFlags) -> Self {
+        Self { info, state: flags.bits() }
+    }
+
+    /// A receive that the device does not get. It waits behind receives that the device has, and is
+    /// flushed after them.
+    pub(crate) fn off_device(info: WrInfo, flags: CompletionFlags) -> Self {
+        Self { info, state: flags.bits() | NOT_ON_DEVICE }
+    }
+
+    pub(crate) fn flags(&self) -> CompletionFlags {
+        CompletionFlags::from_bits_truncate(self.state)
+    }
+
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.state & NOT_ON_DEVICE == 0
+    }
 }
 
 /// The ring of posted receives of an EP without an SRQ.
 #[derive(Debug)]
 pub(crate) struct Receives {
     pub(crate) queue: RecvQueue,
-    pub(crate) ring: VecDeque<Receive>,
-    pub(crate) capacity: usize,
+    pub(crate) ring: Ring<Receive>,
     pub(crate) max_iov: usize,
-    /// The LMRs of the last receives, which were checked for the EP's PZ. Holds no LMR
-    /// unless the EP is connected and has no high watermark.
-    pub(crate) last: LkeyCache,
-    /// The same for pools.
+    /// Closed unless the EP is connected and has no high watermark.
+    pub(crate) lmrs: QueueLmrs,
+    /// The pool of the last receive from one. None while `lmrs` is closed.
     pub(crate) last_pool: LastPool,
     /// The number of receives posted so far. `bytes` is the sum of their lengths.
     pub(crate) posts: u64,
@@ -90,9 +113,9 @@ impl Receives {
         self.preposted.counts.len().saturating_sub(self.ring.len())
     }
 
-    /// Holds no LMR and no pool from now on.
-    pub(crate) fn forget(&mut self) {
-        self.last.forget();
+    /// Posts take the long way from now on.
+    pub(crate) fn close(&mut self) {
+        self.lmrs.close();
         self.last_pool = LastPool::default();
     }
 

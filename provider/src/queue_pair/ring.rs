@@ -1,20 +1,22 @@
-//! The ring of posted requests.
+//! The rings of posted requests and of posted receives.
 //!
-//! Requests have positions in the EP's stream of requests. The ring has a fixed table of a power of
-//! two entries; a request is in the entry of its position. On the direct path, the send queue has
-//! the requests that it has posted, and the ring counts them only; behind them, the ring has those
-//! that the device does not get. A place in the ring is taken by each posted request, and by each
-//! completed request whose event the consumer has not taken.
+//! Work requests have positions in the EP's stream of requests or of receives. A ring has a fixed
+//! table of a power of two entries; a work request is in the entry of its position. On the direct
+//! path, the send queue has the requests that it has posted, and their ring counts them only; behind
+//! them, the ring has those that the device does not get. A place in the ring is taken by each posted
+//! work request, and by each completed request whose event the consumer has not taken.
 
-use crate::Result;
+use super::Receive;
 use crate::datapath::Request;
 use crate::memory::table;
+use crate::{Error, Result, Subtype};
+use zerocopy::FromZeros;
 
-/// The ring of posted requests; see the module.
+/// A ring of work requests; see the module.
 #[derive(Debug)]
-pub(crate) struct RequestRing {
+pub(crate) struct Ring<T> {
     /// A power of two of entries.
-    entries: Box<[Request]>,
+    entries: Box<[T]>,
     /// One less than the number of entries.
     mask: usize,
     /// The position of the oldest request.
@@ -25,23 +27,49 @@ pub(crate) struct RequestRing {
     most: u64,
 }
 
-impl RequestRing {
-    /// A ring with this number of places.
+impl Ring<Request> {
+    /// A ring of requests with this number of places.
     ///
     /// # Errors
     /// No memory.
-    pub(crate) fn new(places: usize) -> Result<Self> {
-        let entries = table(places.next_power_of_two(), |_| Request::NONE)?;
+    pub(crate) fn of_requests(places: usize) -> Result<Self> {
+        Ok(Self::over(table(places.next_power_of_two(), |_| Request::NONE)?, places))
+    }
+
+    /// The oldest request, if it is plain. The answer has no meaning if the ring is empty.
+    #[inline(always)]
+    pub(crate) fn plain_front(&self) -> Option<Request> {
+        self.entries.get(self.first as usize & self.mask)?.if_plain()
+    }
+}
+
+impl Ring<Receive> {
+    /// A ring of receives with this number of places, in zeroed memory: that of a large ring, which
+    /// comes from the kernel, is not touched before it is used.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn of_receives(places: usize) -> Result<Self> {
+        let entries = <[Receive]>::new_box_zeroed_with_elems(places.next_power_of_two());
+        let entries = entries.map_err(|_| {
+            Error::resources(Subtype::ResourceMemory, format!("no memory for {places} posted receives"))
+        })?;
+        Ok(Self::over(entries, places))
+    }
+}
+
+impl<T: Copy> Ring<T> {
+    fn over(entries: Box<[T]>, places: usize) -> Self {
         let mask = entries.len() - 1;
-        Ok(Self { entries, mask, first: 0, end: 0, most: places as u64 })
+        Self { entries, mask, first: 0, end: 0, most: places as u64 }
     }
 
     #[inline(always)]
-    fn entry(&mut self, position: u64) -> Option<&mut Request> {
+    fn entry(&mut self, position: u64) -> Option<&mut T> {
         self.entries.get_mut(position as usize & self.mask)
     }
 
-    /// The position of the oldest request. All before it are done.
+    /// The position of the oldest work request. All before it are done.
     pub(crate) fn first(&self) -> u64 {
         self.first
     }
@@ -56,21 +84,20 @@ impl RequestRing {
         self.first == self.end
     }
 
+    /// The number of posted work requests.
+    pub(crate) fn len(&self) -> usize {
+        (self.end - self.first) as usize
+    }
+
     /// The number of free places.
     #[inline(always)]
     pub(crate) fn room(&self) -> usize {
         (self.most - (self.end - self.first)) as usize
     }
 
-    /// The oldest request.
-    pub(crate) fn front(&self) -> Option<&Request> {
+    /// The oldest work request.
+    pub(crate) fn front(&self) -> Option<&T> {
         (!self.is_empty()).then(|| &self.entries[self.first as usize & self.mask])
-    }
-
-    /// The oldest request, if it is plain. The answer has no meaning if the ring is empty.
-    #[inline(always)]
-    pub(crate) fn plain_front(&self) -> Option<Request> {
-        self.entries.get(self.first as usize & self.mask)?.if_plain()
     }
 
     /// Takes the oldest requests, which the send queue has, out of the ring. Their places become
@@ -80,9 +107,9 @@ impl RequestRing {
         self.first += u64::from(requests);
     }
 
-    /// Adds a request. The caller has checked that there is a place.
+    /// Adds a work request. The caller has checked that there is a place.
     #[inline(always)]
-    pub(crate) fn push(&mut self, request: Request) {
+    pub(crate) fn push(&mut self, request: T) {
         let end = self.end;
         if let Some(entry) = self.entry(end) {
             *entry = request;
@@ -90,7 +117,7 @@ impl RequestRing {
         self.end = end + 1;
     }
 
-    /// As [`RequestRing::push`], for a request that the send queue has.
+    /// As [`Ring::push`], for a request that the send queue has.
     #[inline(always)]
     pub(crate) fn count(&mut self) {
         self.end += 1;
@@ -99,7 +126,7 @@ impl RequestRing {
     /// Takes the request at this position out of the ring, with all earlier requests. Their places
     /// become free. `None` if the request is not in the ring.
     #[inline(always)]
-    pub(crate) fn take(&mut self, position: u64) -> Option<Request> {
+    pub(crate) fn take(&mut self, position: u64) -> Option<T> {
         let done = position.wrapping_sub(self.first);
         if done >= self.end - self.first {
             return None;
@@ -109,8 +136,9 @@ impl RequestRing {
         Some(request)
     }
 
-    /// Takes the oldest request out of the ring. Its place becomes free.
-    pub(crate) fn take_first(&mut self) -> Option<Request> {
+    /// Takes the oldest work request out of the ring. Its place becomes free.
+    #[inline(always)]
+    pub(crate) fn take_first(&mut self) -> Option<T> {
         self.take(self.first)
     }
 
@@ -120,13 +148,13 @@ impl RequestRing {
         self.most -= 1;
     }
 
-    /// Gives back a place that [`RequestRing::hold_place`] took.
+    /// Gives back a place that [`Ring::hold_place`] took.
     #[inline(always)]
     pub(crate) fn free_place(&mut self) {
         self.most += 1;
     }
 
-    /// Takes all requests out of the ring. Places of events stay taken.
+    /// Takes all work requests out of the ring. Places of events stay taken.
     pub(crate) fn clear(&mut self) {
         self.first = self.end;
     }
@@ -144,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_completion_takes_all_earlier_requests() {
-        let mut ring = RequestRing::new(3).unwrap();
+        let mut ring = Ring::of_requests(3).unwrap();
         for cookie in 10..13 {
             assert_eq!(ring.end(), cookie - 10);
             ring.push(request(cookie));
@@ -161,7 +189,7 @@ mod tests {
     /// On the direct path, the send queue has the requests in front.
     #[test]
     fn requests_that_the_device_does_not_get_stand_behind_the_others() {
-        let mut ring = RequestRing::new(4).unwrap();
+        let mut ring = Ring::of_requests(4).unwrap();
         ring.count();
         ring.count();
         ring.push(request(7));
@@ -175,7 +203,7 @@ mod tests {
     /// A completed request keeps its place until its event is taken.
     #[test]
     fn events_hold_places() {
-        let mut ring = RequestRing::new(2).unwrap();
+        let mut ring = Ring::of_requests(2).unwrap();
         ring.push(request(1));
         ring.push(request(2));
         assert!(ring.take_first().is_some());
@@ -198,7 +226,7 @@ mod tests {
             (CompletionFlags::empty(), DtoOp::RmrBind, false),
             (CompletionFlags::empty(), DtoOp::FetchAndAdd, false),
         ] {
-            let mut ring = RequestRing::new(2).unwrap();
+            let mut ring = Ring::of_requests(2).unwrap();
             ring.push(Request::new(&info, flags, op, 5));
             assert_eq!(ring.plain_front().is_some(), plain, "{op:?} {flags:?}");
             let mut request = *ring.front().unwrap();
@@ -213,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_table_is_used_again() {
-        let mut ring = RequestRing::new(5).unwrap();
+        let mut ring = Ring::of_requests(5).unwrap();
         for cookie in 0..100 {
             ring.push(request(cookie));
             ring.push(request(cookie + 1000));

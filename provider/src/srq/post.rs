@@ -1,6 +1,6 @@
 //! Posts of receive buffers to an SRQ.
 //!
-//! [`Srq::post_fast`] is the fast function: one segment, in the LMR of the last post, on the direct
+//! [`Srq::post_fast`] is the fast function: one segment, in an LMR that is found at once, on the direct
 //! path. [`Srq::post_several_fast`] does the same for several segments. [`Srq::post_slow`] covers
 //! all other posts and gives the errors. All end in the poster (`datapath/`), which writes the WQE
 //! and the doorbell record.
@@ -16,12 +16,11 @@ use crate::datapath::{
     verbs::{Refused, Staged, VerbsPoster},
 };
 use crate::defaults::Defaults;
-use crate::device::{LkeyCache, Use};
+use crate::device::{QueueLmrs, Use};
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
 use crate::types::{LmrTriplet, MAX_IOV};
 use mlx5_direct::DataSeg;
-use mlx5_direct::wqe::{KeyedSeg, SegmentKey};
 use rxe_fallback::Sge;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -69,15 +68,15 @@ impl Srq {
         self.post_or_harvest(|srq| srq.poster.post(&[sge], info))
     }
 
-    /// Posts one segment on the direct path if the LMR of the last post contains the segment and
-    /// the ring's contiguous span has a slot left. Otherwise returns false without posting.
+    /// Posts one segment on the direct path if [`QueueLmrs`] finds its LMR and the ring's contiguous
+    /// span has a slot left. Otherwise returns false without posting.
     ///
     /// All checks are made. The SRQ is alive if the LMR is, because a closed IA has no live LMR.
     /// Straight-line code without calls, so that the caller needs no stack frame.
     #[inline(always)]
     pub(crate) fn post_fast(&mut self, segment: &LmrTriplet, cookie: u64) -> bool {
         let SrqPoster::Direct(poster) = &mut self.poster else { return false };
-        let Some(segment) = self.last.segment(segment) else { return false };
+        let Some(segment) = self.lmrs.segment(segment, Direction::Write) else { return false };
         poster.post_one_in_run(segment, cookie)
     }
 
@@ -85,7 +84,7 @@ impl Srq {
     #[inline(always)]
     pub(crate) fn post_several_fast(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
         let SrqPoster::Direct(poster) = &mut self.poster else { return false };
-        post_several_in_run(poster, &self.last, self.inner.max_iov, iov, cookie)
+        post_several_in_run(poster, &self.lmrs, self.inner.max_iov, iov, cookie)
     }
 
     /// Prepares what [`Srq::post_fast`] posts, on the verbs path. `None` if another function has to
@@ -93,39 +92,29 @@ impl Srq {
     #[inline(always)]
     pub(crate) fn stage_by_verbs(&mut self, one: &LmrTriplet, cookie: u64) -> Option<Staged<'_>> {
         let SrqPoster::Verbs(poster) = &mut self.poster else { return None };
-        let lmr = self.last.live()?;
-        if !lmr.contains(one) {
-            return None;
-        }
-        poster.stage(0, one, lmr.lkey());
-        poster.take_entry(1, &in_one_lmr(one, cookie))
+        poster.stage(0, self.lmrs.sge(one, Direction::Write)?);
+        poster.take_entry(1, &WrInfo { cookie, pool: 0, lmrs: [one.lmr_context, 0, 0, 0] })
     }
 
     /// As [`Srq::stage_by_verbs`], for two to four segments.
     #[inline(always)]
-    pub(crate) fn stage_several_by_verbs(&mut self, iov: &[LmrTriplet], cookie: u64) -> Option<Staged<'_>> {
+    pub(crate) fn stage_several_by_verbs<const N: usize>(
+        &mut self,
+        segments: &[LmrTriplet; N],
+        cookie: u64,
+    ) -> Option<Staged<'_>> {
         let SrqPoster::Verbs(poster) = &mut self.poster else { return None };
-        if iov.len() > self.inner.max_iov as usize {
+        if N > self.inner.max_iov as usize {
             return None;
         }
-        // Straight-line code: a loop would count the segments.
-        let [first, second, more @ ..] = iov else { return None };
-        let lmr = self.last.live()?;
-        let mut put = |at: usize, from: &LmrTriplet| {
-            poster.stage(at, from, lmr.lkey());
-            lmr.contains(from).then_some(())
-        };
-        put(0, first)?;
-        put(1, second)?;
-        if let [third, more @ ..] = more {
-            put(2, third)?;
-            match more {
-                [] => {}
-                [fourth] => put(3, fourth)?,
-                _ => return None,
-            }
+        let mut finder = self.lmrs.finder(Direction::Write);
+        // As `WrInfo::over`: no segment is empty.
+        let mut lmrs = [0; 4];
+        for (n, segment) in segments.iter().enumerate() {
+            poster.stage(n, finder.sge(segment)?);
+            lmrs[n] = segment.lmr_context;
         }
-        poster.take_entry(iov.len(), &in_one_lmr(first, cookie))
+        poster.take_entry(N, &WrInfo { cookie, pool: 0, lmrs })
     }
 
     /// Posts any number of segments on either path, and says why a post is refused.
@@ -145,21 +134,16 @@ impl Srq {
         &self.inner.defaults
     }
 
-    /// Posts segments without the long way ([`LkeyCache`]), fastest if they all lie in the LMR of the
-    /// last post. If the SRQ is full, returns false without posting. It may also return false for more than [`FEW`]
-    /// segments.
+    /// Posts segments without the long way, if [`QueueLmrs`] finds their LMRs. If the SRQ is full,
+    /// returns false without posting. It may also return false for more than [`FEW`] segments.
     ///
     /// Calls no code of the program and takes no lock of an object, so a caller may hold the guard
     /// of a biased lock's fast path.
     #[inline(always)]
     pub(crate) fn post_short(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
         if let [one] = iov {
-            let in_last = self.last.segment(one).is_some();
-            if !in_last && !self.last.turn_to(one, Direction::Write) {
-                return false;
-            }
             // Entries that were reaped since the last post may leave the span with room again.
-            if (!in_last || self.poster.found_room()) && self.post_fast(one, cookie) {
+            if self.poster.found_room() && self.post_fast(one, cookie) {
                 return true;
             }
             if let Some(staged) = self.stage_by_verbs(one, cookie) {
@@ -169,15 +153,15 @@ impl Srq {
         let max_iov = self.inner.max_iov;
         match (&mut self.poster, iov) {
             (SrqPoster::Direct(poster), [one]) => {
-                let Some(segment) = self.last.segment(one) else { return false };
+                let Some(segment) = self.lmrs.segment(one, Direction::Write) else { return false };
                 poster.post_one(segment.into(), cookie, 0)
             }
-            (SrqPoster::Direct(poster), _) => post_few(poster, &mut self.last, max_iov, iov, cookie),
-            (SrqPoster::Verbs(poster), _) => post_few_by_verbs(poster, &mut self.last, max_iov, iov, cookie),
+            (SrqPoster::Direct(poster), _) => post_few(poster, &self.lmrs, max_iov, iov, cookie),
+            (SrqPoster::Verbs(poster), _) => post_few_by_verbs(poster, &self.lmrs, max_iov, iov, cookie),
         }
     }
 
-    /// Posts after a look at the LMR table. Remembers the LMR for the next post.
+    /// Posts after all checks: the long way.
     #[inline(never)]
     fn post_checked(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
         let inner = &self.inner;
@@ -193,9 +177,6 @@ impl Srq {
         let using = Use { pz: inner.pz.number, direction: Direction::Write };
         let mut sges = [Sge::default(); MAX_IOV];
         let n = inner.device.lmrs.check_all(iov, using, &mut sges)?;
-        if let Some(segment) = iov.iter().find(|segment| segment.segment_length > 0) {
-            self.last.remember(segment.lmr_context, u32::MAX);
-        }
         self.poster.post(&sges[..n], WrInfo { cookie, ..WrInfo::default() }.over(iov))
     }
 
@@ -213,31 +194,30 @@ impl Srq {
     }
 }
 
-/// Posts one or more segments if the LMR `last` contains them, the next slot is known and the SRQ
-/// has room. Otherwise returns false without posting.
+/// Posts one or more segments if their LMRs are found at once, the next slot is known and the SRQ has
+/// room. Otherwise returns false without posting.
 #[inline(always)]
 fn post_several_in_run(
     poster: &mut DirectPoster,
-    last: &LkeyCache,
+    lmrs: &QueueLmrs,
     max_iov: u32,
     iov: &[LmrTriplet],
     cookie: u64,
 ) -> bool {
-    let Some(lmr) = last.live() else { return false };
     // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
     if iov.is_empty() || iov.len() > max_iov as usize {
         return false;
     }
-    poster.post_list_in_run(iov, |from| lmr.segment(from), cookie)
+    let mut finder = lmrs.finder(Direction::Write);
+    poster.post_list_in_run(iov, |from| finder.segment(from), cookie)
 }
 
-/// Posts two or more segments, fastest those in the LMR `last`. Returns false without posting if the
-/// long way has to check a segment. If the next slot is not known, returns false also for more than
-/// [`FEW`] segments.
+/// Posts two or more segments. Returns false without posting if the long way has to check a segment.
+/// If the next slot is not known, returns false also for more than [`FEW`] segments.
 #[inline(never)]
 fn post_few(
     poster: &mut DirectPoster,
-    last: &mut LkeyCache,
+    lmrs: &QueueLmrs,
     max_iov: u32,
     iov: &[LmrTriplet],
     cookie: u64,
@@ -246,22 +226,11 @@ fn post_few(
     if iov.is_empty() || iov.len() > max_iov as usize {
         return false;
     }
-    if let Some(in_two) = last.segments()
-        && poster.post_list_in_run(iov, in_two, cookie)
-    {
-        return true;
-    }
-    last.turn_to_new(iov, Direction::Write);
-    let Some(key) = last.keys_in_any(Direction::Write) else { return false };
-    let encode = |from: &LmrTriplet| {
-        let key = SegmentKey::new(key(from)?);
-        Some(KeyedSeg::new(from.virtual_address, from.segment_length, key))
-    };
-    if poster.post_list_in_run(iov, encode, cookie) {
+    if poster.post_list_in_run(iov, |from| lmrs.segment(from, Direction::Write), cookie) {
         return true;
     }
     let mut segments = [DataSeg::new(0, 0, 0); FEW];
-    few(iov, &mut segments, |from| Some(encode(from)?.into()))
+    few(iov, &mut segments, |from| Some(lmrs.segment(from, Direction::Write)?.into()))
         .is_some_and(|segments| poster.post_encoded(segments, cookie, 0).is_ok())
 }
 
@@ -269,7 +238,7 @@ fn post_few(
 #[inline(never)]
 fn post_few_by_verbs(
     poster: &mut VerbsPoster,
-    last: &mut LkeyCache,
+    lmrs: &QueueLmrs,
     max_iov: u32,
     iov: &[LmrTriplet],
     cookie: u64,
@@ -278,20 +247,10 @@ fn post_few_by_verbs(
     if iov.is_empty() || iov.len() > max_iov as usize {
         return false;
     }
-    last.turn_to_new(iov, Direction::Write);
-    let Some(key) = last.keys_in_any(Direction::Write) else { return false };
     let mut segments = [Sge::default(); FEW];
-    let sge = |from: &LmrTriplet| {
-        Some(Sge { addr: from.virtual_address, len: from.segment_length, lkey: key(from)? })
-    };
     let info = WrInfo { cookie, ..WrInfo::default() }.over(iov);
-    few(iov, &mut segments, sge).is_some_and(|segments| poster.post(segments, &info).is_ok())
-}
-
-/// What is kept of a buffer whose segments all lie in the LMR of the first.
-#[inline(always)]
-fn in_one_lmr(first: &LmrTriplet, cookie: u64) -> WrInfo {
-    WrInfo { cookie, pool: 0, lmrs: [first.lmr_context, 0, 0, 0] }
+    few(iov, &mut segments, |from| lmrs.sge(from, Direction::Write))
+        .is_some_and(|segments| poster.post(segments, &info).is_ok())
 }
 
 /// The largest number of segments that [`few`] converts.

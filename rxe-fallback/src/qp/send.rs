@@ -151,8 +151,8 @@ impl Qp {
         self.post_plain(wr)
     }
 
-    /// Posts one send of one segment on a connected QP. The operation is known where this is
-    /// called, so only its own code is compiled there.
+    /// Posts one send on a connected QP. The operation and the number of segments are known where this
+    /// is called, so only their own code is compiled there.
     ///
     /// # Errors
     /// As [`Qp::post_send`].
@@ -160,14 +160,14 @@ impl Qp {
     /// # References
     /// ibv_post_send(3)
     #[inline(always)]
-    pub fn post_send_one(
+    pub fn post_send_few<const N: usize>(
         &self,
         wr_id: u64,
         op: SendOp<'_>,
-        sge: Sge,
+        sges: &[Sge; N],
         flags: SendFlags,
     ) -> Result<(), PostError> {
-        self.post_plain(&SendWr { wr_id, sges: &[sge], inline: None, op, flags, ud: None })
+        self.post_plain(&SendWr { wr_id, sges, inline: None, op, flags, ud: None })
     }
 
     /// Posts one send without inline data.

@@ -9,6 +9,7 @@ use crate::Result;
 use crate::datapath::request::{Outgoing, Request};
 use crate::types::MAX_IOV;
 use mlx5_direct::srq::PostError;
+use mlx5_direct::wqe::KeyedSeg;
 use mlx5_direct::wr::{Bind, Data, Inline, MAX_BIND_BYTES, Remote, Wr};
 use mlx5_direct::{Chain, DataSeg, SendError, Sq};
 use rxe_fallback::{BindMw, Mw, MwKind, PostError as Refusal, Qp, SendFlags, SendOp, Sge};
@@ -188,6 +189,13 @@ impl DirectSends {
             _ => return false,
         };
         self.queue.post_in_span(&with_flags(wr, flags), request)
+    }
+
+    /// As [`DirectSends::post_one`], for a Send of one to four segments, none of them empty. Also
+    /// returns false if it needs more than one block.
+    #[inline(always)]
+    pub(crate) fn post_send<const N: usize>(&mut self, request: Request, segments: [KeyedSeg; N]) -> bool {
+        self.queue.post_in_span(&with_flags(Wr::send(segments), SendFlags::SIGNALLED), request)
     }
 
     /// As [`DirectSends::post_one`], for a Send or an RDMA Write of several segments. Also returns
