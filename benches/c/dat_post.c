@@ -6,13 +6,13 @@
  * CASE is the work of a group of GROUP operations:
  *
  *   post       dat_srq_post_recv
- *   post-lmrs  the same, the segments of all buffers in turn in two LMRs
+ *   post-lmrs  the same, the segments of all buffers in turn in two LMRs; post-lmrs-4: in four
  *   reap       dat_evd_dequeue of a receive from the SRQ
  *   both       reap, then post, for each message
  *   send       dat_ep_post_send of 64 bytes, in SEGMENTS segments
- *   send-lmrs  the same, the segments of all messages in turn in two LMRs
+ *   send-lmrs  the same, the segments of all messages in turn in two LMRs; send-lmrs-4: in four
  *   recv       dat_ep_post_recv to an endpoint without an SRQ
- *   recv-lmrs  the same, the segments of all buffers in turn in two LMRs
+ *   recv-lmrs  the same, the segments of all buffers in turn in two LMRs; recv-lmrs-4: in four
  *   reap-send  dat_evd_dequeue of a send
  *   empty      dat_evd_dequeue of an empty EVD of receives from the SRQ
  *   empty-send dat_evd_dequeue of an empty EVD of sends
@@ -34,7 +34,7 @@
 #include <unistd.h>
 #include "dat.h"
 
-enum { MOST_GROUP = 256, MESSAGE = 64, MOST_SEGMENTS = 4, QUALIFIER = 7781 };
+enum { MOST_GROUP = 256, MESSAGE = 64, MOST_SEGMENTS = 4, MOST_LMRS = 4, QUALIFIER = 7781 };
 
 static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz;
@@ -42,16 +42,16 @@ static DAT_SRQ_HANDLE srq;
 static DAT_EP_HANDLE server, client;
 static DAT_EVD_HANDLE received, sent, requests, connections[2];
 static DAT_EVD_HANDLE answered, answers;
-static DAT_LMR_TRIPLET source, pieces[2][MOST_SEGMENTS], answer_target, targets[MOST_GROUP][MOST_SEGMENTS];
+static DAT_LMR_TRIPLET source, pieces[MOST_LMRS][MOST_SEGMENTS], answer_target, targets[MOST_GROUP][MOST_SEGMENTS];
 static int segments, lmrs, depth, group, endpoints, traps, warm;
 
 static void make_memory(void)
 {
 	static char memory[(MOST_GROUP + 2) * MOST_SEGMENTS * MESSAGE] __attribute__((aligned(4096)));
-	DAT_LMR_CONTEXT contexts[2];
+	DAT_LMR_CONTEXT contexts[MOST_LMRS];
 	int i, k;
 
-	/* Two LMRs may have the same bytes. */
+	/* Several LMRs may have the same bytes. */
 	for (i = 0; i < lmrs; i++)
 		contexts[i] = register_memory(ia, pz, memory, sizeof memory);
 	for (i = 0; i < MOST_GROUP; i++) {
@@ -63,7 +63,7 @@ static void make_memory(void)
 	}
 	source = targets[0][0];
 	source.virtual_address = (DAT_VADDR)(uintptr_t)(memory + MOST_GROUP * MOST_SEGMENTS * MESSAGE);
-	for (i = 0; i < 2; i++) {
+	for (i = 0; i < MOST_LMRS; i++) {
 		for (k = 0; k < segments; k++) {
 			pieces[i][k] = source;
 			pieces[i][k].segment_length = MESSAGE / segments;
@@ -216,7 +216,7 @@ static void send_pieces(void)
 	int i;
 
 	for (i = 0; i < group; i++)
-		if (dat_ep_post_send(client, segments, pieces[i % 2], cookie, DAT_COMPLETION_DEFAULT_FLAG) != DAT_SUCCESS)
+		if (dat_ep_post_send(client, segments, pieces[i % MOST_LMRS], cookie, DAT_COMPLETION_DEFAULT_FLAG) != DAT_SUCCESS)
 			abort();
 }
 
@@ -417,16 +417,16 @@ int main(int argc, char **argv)
 	DAT_EVD_HANDLE async = DAT_HANDLE_NULL;
 	long long limit;
 	long least;
-	size_t named;
+	char *suffix;
 
 	if (argc != 9) {
-		fprintf(stderr, "usage: %s IA post[-lmrs]|reap|both|send[-lmrs]|recv[-lmrs]|reap-send|empty|empty-send|answer SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM\n", argv[0]);
+		fprintf(stderr, "usage: %s IA post[-lmrs[-4]]|reap|both|send[-lmrs[-4]]|recv[-lmrs[-4]]|reap-send|empty|empty-send|answer SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM\n", argv[0]);
 		return 2;
 	}
-	named = strlen(argv[2]);
-	lmrs = named > 5 && strcmp(argv[2] + named - 5, "-lmrs") == 0 ? 2 : 1;
-	if (lmrs > 1)
-		argv[2][named - 5] = '\0';
+	suffix = strstr(argv[2], "-lmrs");
+	lmrs = suffix == NULL ? 1 : strcmp(suffix, "-lmrs-4") == 0 ? 4 : 2;
+	if (suffix != NULL)
+		*suffix = '\0';
 	while (strcmp(mode->name, argv[2]) != 0) {
 		if (++mode == modes + sizeof modes / sizeof *modes) {
 			fprintf(stderr, "%s: the case is post, reap, both, send, recv, reap-send, empty, empty-send or answer, not %s\n", argv[0], argv[2]);

@@ -56,6 +56,8 @@ pub enum CaseName {
     DatPostCrowd,
     /// As `DatPost`, with segments in two LMRs in turn.
     DatPostLmrs,
+    /// As `DatPost`, with segments in four LMRs in turn.
+    DatPostFourLmrs,
     /// `dat_evd_dequeue` through libdat2, of receives.
     DatReap,
     /// Both calls for each message.
@@ -64,10 +66,14 @@ pub enum CaseName {
     DatSend,
     /// As `DatSend`, with segments in two LMRs in turn.
     DatSendLmrs,
+    /// As `DatSend`, with segments in four LMRs in turn.
+    DatSendFourLmrs,
     /// `dat_ep_post_recv` through libdat2, to an endpoint without an SRQ.
     DatRecv,
     /// As `DatRecv`, with segments in two LMRs in turn.
     DatRecvLmrs,
+    /// As `DatRecv`, with segments in four LMRs in turn.
+    DatRecvFourLmrs,
     /// `dat_evd_dequeue` of the completions of `DatSend`.
     DatReapSend,
     /// `dat_evd_dequeue` through libdat2 of an empty EVD of receives from an SRQ.
@@ -120,12 +126,15 @@ impl CaseName {
             Self::DatPost => "dat-post",
             Self::DatPostCrowd => "dat-post-crowd",
             Self::DatPostLmrs => "dat-post-lmrs",
+            Self::DatPostFourLmrs => "dat-post-lmrs-4",
             Self::DatReap => "dat-reap",
             Self::DatMessage => "dat-post+reap",
             Self::DatSend => "dat-send",
             Self::DatSendLmrs => "dat-send-lmrs",
+            Self::DatSendFourLmrs => "dat-send-lmrs-4",
             Self::DatRecv => "dat-recv",
             Self::DatRecvLmrs => "dat-recv-lmrs",
+            Self::DatRecvFourLmrs => "dat-recv-lmrs-4",
             Self::DatReapSend => "dat-reap-send",
             Self::DatEmpty => "dat-empty",
             Self::DatEmptySends => "dat-empty-send",
@@ -155,15 +164,26 @@ impl CaseName {
     /// Whether the case goes through libdat2.
     pub fn through_libdat(self) -> bool {
         use CaseName::*;
-        matches!(self, DatPost | DatPostCrowd | DatPostLmrs | DatReap | DatMessage | DatEmpty | DatEmptySends)
-            || matches!(self, DatRecv | DatRecvLmrs)
+        matches!(
+            self,
+            DatPost
+                | DatPostCrowd
+                | DatPostLmrs
+                | DatPostFourLmrs
+                | DatReap
+                | DatMessage
+                | DatEmpty
+                | DatEmptySends
+        ) || matches!(self, DatRecv | DatRecvLmrs | DatRecvFourLmrs)
             || self.sends_by_dat()
     }
 
     /// Whether the measured part contains sends through libdat2.
     pub fn sends_by_dat(self) -> bool {
-        matches!(self, Self::DatSend | Self::DatSendLmrs | Self::DatReapSend | Self::DatAnswer)
-            || self.threads().is_some()
+        matches!(
+            self,
+            Self::DatSend | Self::DatSendLmrs | Self::DatSendFourLmrs | Self::DatReapSend | Self::DatAnswer
+        ) || self.threads().is_some()
     }
 
     /// Whether the software device has a thread of its own: in the other mode, a send and a poll of
@@ -338,12 +358,15 @@ pub fn plan(quick: bool) -> Vec<Spec> {
             spec(DatSend, 1, 2, 1023),
             spec(DatPostLmrs, 1, 1, 1023),
             spec(DatPostLmrs, 1, 2, 1023),
+            spec(DatPostFourLmrs, 1, 1, 1023),
             spec(DatSendLmrs, 1, 1, 1023),
             spec(DatSendLmrs, 1, 2, 1023),
+            spec(DatSendFourLmrs, 1, 1, 1023),
             spec(DatRecv, 1, 1, 1023),
             spec(DatRecv, 1, 2, 1023),
             spec(DatRecvLmrs, 1, 1, 1023),
             spec(DatRecvLmrs, 1, 2, 1023),
+            spec(DatRecvFourLmrs, 1, 1, 1023),
             spec(DatTwoThreads, 1, 1, 4095),
             spec(DatPostCrowd, 1, 1, 1023),
         ]);
