@@ -2,8 +2,8 @@
 
 use crate::*;
 use doorbell::{
-    DtoCompletion, EpAttr, Lmr, LmrTriplet, MemPriv, PostError, Pz, RecvPool, Rmr, RmrBind, RmrTriplet,
-    SendPool, VaType,
+    Direction, DtoCompletion, EpAttr, Lmr, LmrTriplet, MemPriv, PostError, Pz, RecvPool, Rmr, RmrBind,
+    RmrTriplet, SendPool, VaType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side, Test, tests};
@@ -13,14 +13,15 @@ pub(crate) const TESTS: &[Test] = tests![
     forged_triplets_reach_no_buffer,
     guessed_keys_reach_no_buffer,
     kept_completions_are_good_once,
+    an_lmr_of_another_ia_is_refused,
     a_pool_is_refused_by_another_ia_and_another_pz,
     a_stale_work_request_reaches_no_later_pool,
 ];
 
-/// An LMR context is an index and a generation: these are all contexts that a new IA can have
+/// An LMR context is an index and a generation: these are all contexts that a new process can have
 /// assigned.
 fn contexts() -> impl Iterator<Item = u32> {
-    (0..4u32).flat_map(|generation| (0..64).map(move |index| generation << 20 | index))
+    (0..4u32).flat_map(|generation| (0..256).map(move |index| generation << 20 | index))
 }
 
 /// Addresses of guards are known, and contexts can be guessed. Every call that takes segments must
@@ -37,7 +38,9 @@ fn forged_triplets_reach_no_buffer() {
     let mut rmr = Rmr::create(&rig.server.pz).unwrap();
     let from = remote(&rig.client.lmr, 8);
     let refused = |call: &str, outcome: Result<(), PostError>| {
-        let unknown = matches!(outcome, Err(PostError::NoSuchLmr(..) | PostError::OutOfBounds(_)));
+        use PostError::{NoSuchLmr, OutOfBounds, ProtectionZone};
+        // Some contexts name LMRs of the other IA, which are in another PZ.
+        let unknown = matches!(outcome, Err(NoSuchLmr(..) | OutOfBounds(_) | ProtectionZone(..)));
         assert!(unknown, "{call} of a forged triplet: {outcome:?}");
     };
     // The last address is where the device addresses of pools begin.
@@ -72,6 +75,32 @@ fn forged_triplets_reach_no_buffer() {
     }
     assert_eq!(*guard, *b"lent out");
     assert_eq!(*buf, [7; SIZE]);
+}
+
+/// Contexts of two IAs differ, so that one never names an LMR of the other.
+fn an_lmr_of_another_ia_is_refused() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(4);
+    let mut pair = rig.connect_srq(&srq);
+    let mut plain = rig.server.ep(&EpAttr::default());
+    // The first post makes all checks, the second one finds the LMR fast.
+    for _ in 0..2 {
+        let foreign = rig.client.lmr.triplet(0, 8);
+        let write = Err(PostError::ProtectionZone(0, Direction::Write));
+        assert_eq!(srq.post_recv(&[foreign], 1), write);
+        assert_eq!(plain.post_recv(&[foreign], 1, NONE), write);
+        let read = Err(PostError::ProtectionZone(0, Direction::Read));
+        assert_eq!(pair.server.post_send(&[foreign], 1, NONE), read);
+        let own = rig.server.lmr.triplet(0, 8);
+        srq.post_recv(&[own], 2).unwrap();
+        pair.client.post_send(&[foreign], 3, NONE).unwrap();
+        assert!(dto(&rig.client.request).is_success());
+        assert!(dto(&rig.server.recv).is_success());
+        pair.client.post_recv(&[foreign], 4, NONE).unwrap();
+        pair.server.post_send(&[own], 5, NONE).unwrap();
+        assert!(dto(&rig.server.request).is_success());
+        assert!(dto(&rig.client.recv).is_success());
+    }
 }
 
 /// A peer cannot access a pool's memory with its key or with any other key that the peer may guess.
