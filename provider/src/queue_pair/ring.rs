@@ -110,6 +110,7 @@ impl<T: Copy> Ring<T> {
     /// Adds a work request. The caller has checked that there is a place.
     #[inline(always)]
     pub(crate) fn push(&mut self, request: T) {
+        debug_assert!(self.room() > 0, "no place is free");
         let end = self.end;
         if let Some(entry) = self.entry(end) {
             *entry = request;
