@@ -298,7 +298,10 @@ impl LmrTable {
         // recognised for longer.
         let (index, generation) = if free.list.len() > 64 || free.next as usize == ENTRIES {
             free.list.pop_front().ok_or_else(|| {
-                Error::resources(Subtype::ResourceMemoryRegion, "all LMR contexts of this process are in use: free LMRs that are not needed")
+                Error::resources(
+                    Subtype::ResourceMemoryRegion,
+                    "all LMR contexts of this process are in use: free LMRs that are not needed",
+                )
             })?
         } else {
             self.make_chunk_of(free.next as usize)?;
