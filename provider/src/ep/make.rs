@@ -175,7 +175,7 @@ impl EpSpec {
             } else {
                 None
             };
-            Ok((queues, Ring::of_requests(sends)?, Ring::of_receives(room.recv as usize)?, ud))
+            Ok((queues, Ring::of_requests(sends)?, Ring::zeroed(room.recv as usize)?, ud))
         };
         let ((sends, recvs), requests, receives, ud) = memory().inspect_err(|_| undo())?;
         let streams = self.recv.is_some().then(|| self.recv_stream(id));

@@ -6,7 +6,6 @@
 //! them, the ring has those that the device does not get. A place in the ring is taken by each posted
 //! work request, and by each completed request whose event the consumer has not taken.
 
-use super::Receive;
 use crate::datapath::Request;
 use crate::memory::table;
 use crate::{Error, Result, Subtype};
@@ -43,16 +42,16 @@ impl Ring<Request> {
     }
 }
 
-impl Ring<Receive> {
-    /// A ring of receives with this number of places, in zeroed memory: that of a large ring, which
-    /// comes from the kernel, is not touched before it is used.
+impl<T: Copy + FromZeros> Ring<T> {
+    /// A ring with this number of places, in zeroed memory: that of a large ring, which comes from the
+    /// kernel, is not touched before it is used.
     ///
     /// # Errors
     /// No memory.
-    pub(crate) fn of_receives(places: usize) -> Result<Self> {
-        let entries = <[Receive]>::new_box_zeroed_with_elems(places.next_power_of_two());
+    pub(crate) fn zeroed(places: usize) -> Result<Self> {
+        let entries = <[T]>::new_box_zeroed_with_elems(places.next_power_of_two());
         let entries = entries.map_err(|_| {
-            Error::resources(Subtype::ResourceMemory, format!("no memory for {places} posted receives"))
+            Error::resources(Subtype::ResourceMemory, format!("no memory for a ring of {places} places"))
         })?;
         Ok(Self::over(entries, places))
     }
