@@ -6,7 +6,8 @@
 //! - Every handle of C moves to its next generation: each call answers INVALID_HANDLE, as for an
 //!   object that was freed.
 //! - Every object of the Rust API is no longer live: each call refuses it before it takes a lock or
-//!   looks at a queue. A post to an SRQ finds no LMR, and a dequeue finds the mark of a closed EVD. Both are checked in any case, so forks cost no instruction.
+//!   looks at a queue. A post to an SRQ finds no LMR, and a dequeue finds the mark
+//!   of a closed EVD. Both are checked in any case, so forks cost no instruction.
 //! - One reference to each object is kept for ever, so nothing that the child drops is freed at the
 //!   device.
 //!

@@ -345,12 +345,12 @@ impl QueuePair {
     }
 
     /// From now on, a request can make [`QueuePair::open_requests`] let the next ones be posted
-    /// without the long way.
+    /// without the slow function.
     pub(crate) fn allow_fast_requests(&self) {
         self.fast_requests.store(true, Ordering::SeqCst);
     }
 
-    /// All requests and receives take the long way from now on.
+    /// All requests and receives take the slow functions from now on.
     pub(crate) fn stop_fast_requests(&self) {
         if self.fast_requests.swap(false, Ordering::SeqCst) {
             let mut requests = self.requests.lock();
@@ -362,7 +362,7 @@ impl QueuePair {
     }
 
     /// After a request that was checked: lets the next requests of up to `longest` bytes be posted
-    /// without the long way, and remembers the pool if the request was from one.
+    /// without the slow function, and remembers the pool if the request was from one.
     pub(crate) fn open_requests(&self, longest: u32, pool: Option<LastPool>) {
         let mut requests = self.requests.lock();
         // Read under the lock: `stop_fast_requests` closes the LMRs after it has changed the value.

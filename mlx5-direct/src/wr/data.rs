@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The data that a request sends, or the memory that it reads into: [`Inline`], [`InlineParts`],
-/// [`DataSeg`], `[DataSeg; N]`, `&[DataSeg]`, [`KeyedSeg`], `[KeyedSeg; N]`, or `()` for none.
+/// [`DataSeg`], `[DataSeg; N]`, `&[DataSeg]`, `[KeyedSeg; N]`, or `()` for none.
 pub trait Data: Copy + sealed::Sealed {
     /// 16-byte units of the data.
     #[doc(hidden)]
@@ -42,7 +42,6 @@ mod sealed {
     impl Sealed for super::DataSeg {}
     impl Sealed for &[super::DataSeg] {}
     impl<const N: usize> Sealed for [super::DataSeg; N] {}
-    impl Sealed for super::KeyedSeg {}
     impl<const N: usize> Sealed for [super::KeyedSeg; N] {}
     impl Sealed for super::Sges<'_> {}
     impl Sealed for super::EightBytes<'_> {}
@@ -206,30 +205,7 @@ impl<const N: usize> Data for [DataSeg; N] {
     }
 }
 
-/// A segment of one byte or more: the length is not compared with 0.
-impl Data for KeyedSeg {
-    #[inline(always)]
-    fn units(&self) -> usize {
-        1
-    }
-
-    #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
-        out.push(self.to_words());
-    }
-
-    #[inline(always)]
-    fn in_registers(&self) -> bool {
-        true
-    }
-
-    #[inline(always)]
-    fn load(self, out: &mut Registers) {
-        out.push(self.to_words());
-    }
-}
-
-/// Segments of one byte or more each.
+/// Segments of one byte or more each: the lengths are not compared with 0.
 impl<const N: usize> Data for [KeyedSeg; N] {
     #[inline(always)]
     fn units(&self) -> usize {

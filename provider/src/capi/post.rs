@@ -68,7 +68,7 @@ fn one_segment(
     cookie: u64,
     flags: u32,
 ) -> bool {
-    // Not by `with_queues`: 2 instructions more for each Send.
+    // Not by `with_queues`, nor for other counts: more instructions for each Send.
     if count == 1
         && let Some([segment]) = iov.few(1)
         && let Some(guard) = ep.hot_fast().or_else(|| ep.hot().ok())
@@ -80,7 +80,7 @@ fn one_segment(
     }
 }
 
-/// Straight-line code for nearly every Send: one segment in an LMR that is found at once, a thread
+/// Straight-line code for nearly every Send: one segment whose LMR `QueueLmrs` finds, a thread
 /// that owns the biased lock of the EP's requests, and blocks left in the span of the send queue.
 /// [`ep_post_send_slow`] does everything else.
 pub(super) extern "C" fn ep_post_send(
@@ -91,7 +91,7 @@ pub(super) extern "C" fn ep_post_send(
     flags: u32,
 ) -> u32 {
     if !likely(count == 1) {
-        return ep_post_send_several(ep, count, iov, cookie, flags);
+        return ep_post_send_several::<false>(ep, count, iov, cookie, flags);
     }
     let posts = CompletionFlags::from_bits_retain(flags);
     if let Some(segments) = iov.some()
@@ -145,7 +145,7 @@ pub(super) extern "C" fn ep_post_send_by_verbs(
     flags: u32,
 ) -> u32 {
     if !likely(count == 1) {
-        return ep_post_send_several_by_verbs(ep, count, iov, cookie, flags);
+        return ep_post_send_several::<true>(ep, count, iov, cookie, flags);
     }
     if let Some(segments) = iov.some()
         && let Some(owned) = ep.hot_fast()
@@ -162,11 +162,12 @@ pub(super) extern "C" fn ep_post_send_by_verbs(
     ep_post_send_shared(ep, count, iov, cookie, flags)
 }
 
-/// As [`ep_post_send`], for any number of segments but one.
+/// As [`ep_post_send`], for any number of segments but one, in the table of the verbs path or in that
+/// of the direct path.
 ///
 /// Calls nothing but one of the functions below, which find their arguments in their registers.
 #[inline(never)]
-extern "C" fn ep_post_send_several(
+extern "C" fn ep_post_send_several<const BY_VERBS: bool>(
     ep: Handle,
     count: i32,
     iov: In<LmrTriplet>,
@@ -174,9 +175,9 @@ extern "C" fn ep_post_send_several(
     flags: u32,
 ) -> u32 {
     match count {
-        2 => ep_post_send_of::<2>(ep, count, iov, cookie, flags),
-        3 => ep_post_send_of::<3>(ep, count, iov, cookie, flags),
-        4 => ep_post_send_of::<4>(ep, count, iov, cookie, flags),
+        2 => ep_post_send_of::<2, BY_VERBS>(ep, count, iov, cookie, flags),
+        3 => ep_post_send_of::<3, BY_VERBS>(ep, count, iov, cookie, flags),
+        4 => ep_post_send_of::<4, BY_VERBS>(ep, count, iov, cookie, flags),
         _ => ep_post_send_slow(ep, count, iov, cookie, flags),
     }
 }
@@ -184,7 +185,7 @@ extern "C" fn ep_post_send_several(
 /// As [`ep_post_send_several`], for `N` segments, which is also the count: straight-line code
 /// instead of loops that count.
 #[inline(never)]
-extern "C" fn ep_post_send_of<const N: usize>(
+extern "C" fn ep_post_send_of<const N: usize, const BY_VERBS: bool>(
     ep: Handle,
     count: i32,
     iov: In<LmrTriplet>,
@@ -192,48 +193,20 @@ extern "C" fn ep_post_send_of<const N: usize>(
     flags: u32,
 ) -> u32 {
     let posts = CompletionFlags::from_bits_retain(flags);
-    if let Some(segments) = iov.array::<N>()
-        && likely(CompletionFlags::SUPPRESS.contains(posts))
-        && let Some(mut requests) = ep.requests_of_ep()
-        && requests.post_send_fast(segments, cookie, posts)
-    {
-        return SUCCESS;
-    }
-    ep_post_send_slow(ep, count, iov, cookie, flags)
-}
-
-/// As [`ep_post_send_several`], in the table of the verbs path.
-#[inline(never)]
-extern "C" fn ep_post_send_several_by_verbs(
-    ep: Handle,
-    count: i32,
-    iov: In<LmrTriplet>,
-    cookie: u64,
-    flags: u32,
-) -> u32 {
-    match count {
-        2 => ep_post_send_of_by_verbs::<2>(ep, count, iov, cookie, flags),
-        3 => ep_post_send_of_by_verbs::<3>(ep, count, iov, cookie, flags),
-        4 => ep_post_send_of_by_verbs::<4>(ep, count, iov, cookie, flags),
-        _ => ep_post_send_slow(ep, count, iov, cookie, flags),
-    }
-}
-
-/// As [`ep_post_send_of`], in the table of the verbs path.
-#[inline(never)]
-extern "C" fn ep_post_send_of_by_verbs<const N: usize>(
-    ep: Handle,
-    count: i32,
-    iov: In<LmrTriplet>,
-    cookie: u64,
-    flags: u32,
-) -> u32 {
-    if let Some(segments) = iov.array::<N>()
-        && let Some(owned) = ep.hot_fast()
-        && let Hot::EpByVerbs(pair) = &*owned
-        && pair.post_send_by_verbs(segments, cookie, CompletionFlags::from_bits_retain(flags))
-    {
-        return SUCCESS;
+    if let Some(segments) = iov.array::<N>() {
+        if BY_VERBS {
+            if let Some(owned) = ep.hot_fast()
+                && let Hot::EpByVerbs(pair) = &*owned
+                && pair.post_send_by_verbs(segments, cookie, posts)
+            {
+                return SUCCESS;
+            }
+        } else if likely(CompletionFlags::SUPPRESS.contains(posts))
+            && let Some(mut requests) = ep.requests_of_ep()
+            && requests.post_send_fast(segments, cookie, posts)
+        {
+            return SUCCESS;
+        }
     }
     ep_post_send_slow(ep, count, iov, cookie, flags)
 }
@@ -249,7 +222,9 @@ fn few_segments(
     flags: u32,
 ) -> bool {
     let flags = CompletionFlags::from_bits_retain(flags);
-    if let Some(segments) = iov.few(count) {
+    if count != 1
+        && let Some(segments) = iov.few(count)
+    {
         with_queues(ep, |pair| pair.post_few(kind, segments, cookie, flags))
     } else {
         false
@@ -400,7 +375,7 @@ pub(super) extern "C" fn ep_post_rdma_write(
     })
 }
 
-/// Straight-line code for nearly every post: one segment in an LMR that is found at once, a thread
+/// Straight-line code for nearly every post: one segment whose LMR `QueueLmrs` finds, a thread
 /// that owns the SRQ's biased lock, and a slot left in the ring's contiguous span. This path takes no
 /// other lock, allocates nothing, and cannot panic. [`srq_post_recv_slow`] does everything else.
 pub(super) extern "C" fn srq_post_recv(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
@@ -437,8 +412,8 @@ extern "C" fn srq_post_recv_shared(srq: Handle, count: i32, iov: In<LmrTriplet>,
     srq_post_recv_slow(srq, count, iov, cookie)
 }
 
-/// Posts one segment on either path if its LMR is found at once, and gives the answer.
-/// `None` if another function has to post.
+/// Posts one segment on either path if `QueueLmrs` finds its LMR, and gives the answer. `None` if
+/// another function has to post.
 #[inline(always)]
 fn post_one_segment(srq: &mut crate::Srq, segment: &LmrTriplet, cookie: u64) -> Option<u32> {
     if srq.post_fast(segment, cookie) {
@@ -456,8 +431,8 @@ fn post_staged(staged: Staged<'_>) -> u32 {
     }
 }
 
-/// As [`srq_post_recv`], for two or more segments. Functions of their
-/// own, because the slow function saves registers that these do not need.
+/// As [`srq_post_recv`], for two or more segments. Functions of their own, because the slow function
+/// saves registers that these do not need.
 #[inline(never)]
 extern "C" fn srq_post_recv_several(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     match count {

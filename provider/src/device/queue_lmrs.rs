@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 /// The LMRs that the posts of a queue may name: the LMR table as the queue's posts look it up, without
 /// a lock.
 ///
-/// `None` as an answer says only that a post has to make all checks: the long way. It does so while
+/// `None` as an answer says only that the slow function has to make all checks. It is the answer while
 /// the queue is closed, for an LMR outside the table's first chunk, and for a segment that is empty.
 #[derive(Debug)]
 pub(crate) struct QueueLmrs {
@@ -75,14 +75,9 @@ impl QueueLmrs {
         segments: &[LmrTriplet; N],
         direction: Direction,
     ) -> Option<([Sge; N], u32)> {
-        let mut finder = self.finder(direction);
-        let mut sges = [Sge::default(); N];
-        let mut length = 0;
-        for (sge, segment) in sges.iter_mut().zip(segments) {
-            *sge = finder.sge(segment)?;
-            length += u64::from(sge.len);
-        }
-        Some((sges, self.post_of(length)?))
+        self.of_post(segments, direction, Sge::default(), |lmr, segment| {
+            sge_in(lmr, segment).map(|sge| (sge, sge.len))
+        })
     }
 
     /// As [`QueueLmrs::sges`], on the direct path.
@@ -92,21 +87,29 @@ impl QueueLmrs {
         segments: &[LmrTriplet; N],
         direction: Direction,
     ) -> Option<([KeyedSeg; N], u32)> {
-        let mut finder = self.finder(direction);
-        let mut keyed = [KeyedSeg::new(0, 0, SegmentKey::new(0)); N];
-        let mut length = 0;
-        for (to, segment) in keyed.iter_mut().zip(segments) {
-            let len;
-            (*to, len) = segment_in(finder.lmr(segment)?, segment)?;
-            length += u64::from(len);
-        }
-        Some((keyed, self.post_of(length)?))
+        let none = KeyedSeg::new(0, 0, SegmentKey::new(0));
+        self.of_post(segments, direction, none, segment_in)
     }
 
-    /// The length of a post. `None` if it is longer than the longest post.
+    /// What `form` makes of each segment of a post, with the sum of the lengths that it returns. `None`
+    /// if the post is longer than the longest.
     #[inline(always)]
-    fn post_of(&self, length: u64) -> Option<u32> {
-        likely(length <= self.longest.into()).then_some(length as u32)
+    fn of_post<T: Copy, const N: usize>(
+        &self,
+        segments: &[LmrTriplet; N],
+        direction: Direction,
+        none: T,
+        form: impl Fn(&LmrEntry, &LmrTriplet) -> Option<(T, u32)>,
+    ) -> Option<([T; N], u32)> {
+        let mut finder = self.finder(direction);
+        let mut formed = [none; N];
+        let mut length = 0;
+        for (to, segment) in formed.iter_mut().zip(segments) {
+            let len;
+            (*to, len) = form(finder.lmr(segment)?, segment)?;
+            length += u64::from(len);
+        }
+        likely(length <= self.longest.into()).then_some((formed, length as u32))
     }
 }
 
@@ -278,7 +281,7 @@ mod tests {
         }
     }
 
-    /// An LMR that is not in the first chunk is left to the long way.
+    /// An LMR that is not in the first chunk is left to the slow function.
     #[test]
     fn lmrs_of_later_chunks_are_not_confused_with_those_of_the_first() {
         let table = table();

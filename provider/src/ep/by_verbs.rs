@@ -34,8 +34,8 @@ impl QueuePair {
 }
 
 impl Requests {
-    /// Posts a Send if the LMRs of the segments are found at once, if there is room, and if the flags are
-    /// SUPPRESS and SOLICITED_WAIT at most.
+    /// Posts a Send if `QueueLmrs` finds the LMRs of the segments, if there is room, and if the flags
+    /// are SUPPRESS and SOLICITED_WAIT at most.
     #[inline(always)]
     fn send_by_verbs<const N: usize>(
         &mut self,

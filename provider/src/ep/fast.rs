@@ -1,8 +1,10 @@
 //! Posts in common cases: one segment, or a few for a Send, an RDMA Write or a receive, whose LMRs
-//! [`QueueLmrs`](crate::device::QueueLmrs) finds; or in the pool of the last post to the queue.
+//! [`QueueLmrs`] finds; or in the pool of the last post to the queue.
 //!
 //! Functions that return false have not posted. Then the functions of `ep/post.rs` and `ep/recv.rs`
 //! make all checks, and post or give the error.
+//!
+//! [`QueueLmrs`]: crate::device::QueueLmrs
 
 use super::RequestKind;
 use super::post::send_flags;
@@ -76,7 +78,7 @@ impl QueuePair {
 
 impl Requests {
     /// Posts a Send in the most common case: the direct path, a thread that owns the lock, one to four
-    /// segments in LMRs that are found at once, no flag but SUPPRESS, and a span of the queue with
+    /// segments whose LMRs `QueueLmrs` finds, no flag but SUPPRESS, and a span of the queue with
     /// blocks left. Otherwise returns false without posting; then [`QueuePair::post_one_segment`] or
     /// [`QueuePair::post_few`] may post.
     ///
@@ -107,7 +109,7 @@ impl Requests {
         true
     }
 
-    /// Posts a Send, RDMA Write or RDMA Read if the LMR is found at once and there is room. The flags
+    /// Posts a Send, RDMA Write or RDMA Read if `QueueLmrs` finds the LMR and there is room. The flags
     /// are SUPPRESS and SOLICITED_WAIT at most.
     #[inline(always)]
     fn post_one(
@@ -148,7 +150,7 @@ impl Requests {
         true
     }
 
-    /// Posts a Send or an RDMA Write of several segments if their LMRs are found at once and there is
+    /// Posts a Send or an RDMA Write of several segments if `QueueLmrs` finds their LMRs and there is
     /// room. The flags are SUPPRESS and SOLICITED_WAIT at most.
     #[inline(always)]
     fn post_few<const N: usize>(
@@ -250,7 +252,8 @@ impl QueuePair {
         self.receives.lock().post_few(segments, cookie)
     }
 
-    /// As [`QueuePair::post_recv_few`], if this thread owns the lock. Straight-line code but for the device library's.
+    /// As [`QueuePair::post_recv_few`], if this thread owns the lock. Straight-line code, but for the
+    /// call of the device library on the verbs path.
     #[inline(always)]
     pub(crate) fn post_recv_fast<const N: usize>(&self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
         let Some(mut receives) = self.receives.try_lock_fast() else { return false };
@@ -273,7 +276,7 @@ impl QueuePair {
 }
 
 impl Receives {
-    /// Posts a receive of `N` segments if their LMRs are found at once and there is room.
+    /// Posts a receive of `N` segments if `QueueLmrs` finds their LMRs and there is room.
     #[inline(always)]
     fn post_few<const N: usize>(&mut self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
         if N > 1 && N > self.max_iov {

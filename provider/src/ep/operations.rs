@@ -252,8 +252,8 @@ impl Ep {
         self.inner.post_request(RequestKind::CompareSwap(remote, compare, swap), &[local], info, flags)
     }
 
-    /// Posts a request without the long way if it has one segment, or is a Send or an RDMA Write of
-    /// two to four.
+    /// Posts a request without the slow function if it has one segment, or is a Send or an RDMA Write
+    /// of two to four.
     #[inline(always)]
     fn post_request(
         &mut self,

@@ -44,7 +44,7 @@ impl EpInner {
         Ok(())
     }
 
-    /// After a receive that was checked: lets the next receives be posted without the long way, and
+    /// After a receive that was checked: lets the next receives be posted without the slow function, and
     /// calls `remember`, if the EP is connected and has no high watermark.
     fn allow_fast(&self, remember: impl FnOnce(&mut Receives)) {
         if self.state() != EpState::Connected {

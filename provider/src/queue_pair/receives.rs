@@ -113,7 +113,7 @@ impl Receives {
         self.preposted.counts.len().saturating_sub(self.ring.len())
     }
 
-    /// Posts take the long way from now on.
+    /// Posts take the slow function from now on.
     pub(crate) fn close(&mut self) {
         self.lmrs.close();
         self.last_pool = LastPool::default();

@@ -1,6 +1,6 @@
 //! Posts of receive buffers to an SRQ.
 //!
-//! [`Srq::post_fast`] is the fast function: one segment, in an LMR that is found at once, on the direct
+//! [`Srq::post_fast`] is the fast function: one segment, whose LMR [`QueueLmrs`] finds, on the direct
 //! path. [`Srq::post_several_fast`] does the same for several segments. [`Srq::post_slow`] covers
 //! all other posts and gives the errors. All end in the poster (`datapath/`), which writes the WQE
 //! and the doorbell record.
@@ -84,7 +84,12 @@ impl Srq {
     #[inline(always)]
     pub(crate) fn post_several_fast(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
         let SrqPoster::Direct(poster) = &mut self.poster else { return false };
-        post_several_in_run(poster, &self.lmrs, self.inner.max_iov, iov, cookie)
+        // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
+        if iov.is_empty() || iov.len() > self.inner.max_iov as usize {
+            return false;
+        }
+        let mut finder = self.lmrs.finder(Direction::Write);
+        poster.post_list_in_run(iov, |from| finder.segment(from), cookie)
     }
 
     /// Prepares what [`Srq::post_fast`] posts, on the verbs path. `None` if another function has to
@@ -134,7 +139,7 @@ impl Srq {
         &self.inner.defaults
     }
 
-    /// Posts segments without the long way, if [`QueueLmrs`] finds their LMRs. If the SRQ is full,
+    /// Posts segments without the slow function, if [`QueueLmrs`] finds their LMRs. If the SRQ is full,
     /// returns false without posting. It may also return false for more than [`FEW`] segments.
     ///
     /// Calls no code of the program and takes no lock of an object, so a caller may hold the guard
@@ -161,7 +166,7 @@ impl Srq {
         }
     }
 
-    /// Posts after all checks: the long way.
+    /// Posts after all checks.
     #[inline(never)]
     fn post_checked(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
         let inner = &self.inner;
@@ -194,25 +199,7 @@ impl Srq {
     }
 }
 
-/// Posts one or more segments if their LMRs are found at once, the next slot is known and the SRQ has
-/// room. Otherwise returns false without posting.
-#[inline(always)]
-fn post_several_in_run(
-    poster: &mut DirectPoster,
-    lmrs: &QueueLmrs,
-    max_iov: u32,
-    iov: &[LmrTriplet],
-    cookie: u64,
-) -> bool {
-    // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
-    if iov.is_empty() || iov.len() > max_iov as usize {
-        return false;
-    }
-    let mut finder = lmrs.finder(Direction::Write);
-    poster.post_list_in_run(iov, |from| finder.segment(from), cookie)
-}
-
-/// Posts two or more segments. Returns false without posting if the long way has to check a segment.
+/// Posts two or more segments. Returns false without posting if [`QueueLmrs`] does not find an LMR.
 /// If the next slot is not known, returns false also for more than [`FEW`] segments.
 #[inline(never)]
 fn post_few(
