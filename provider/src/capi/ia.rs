@@ -81,7 +81,6 @@ pub(super) fn open(name: &str, async_qlen: i32, events: AsyncEvents) -> Result<H
         tracing::error!("cannot open IA {name} ({device:?} in dat.conf): {error}");
         Code(error.code())
     })?;
-    rehearsal::rehearse_once(&ia);
     let address = SockAddr::kept(SocketAddr::new(ia.address(), 0));
     let named = named_attrs(&ia);
     let evd = ia.async_evd().clone();
@@ -99,6 +98,7 @@ pub(super) fn open(name: &str, async_qlen: i32, events: AsyncEvents) -> Result<H
         evd.set_context(evd_handle.0 as u64);
         handle.get_mut::<IaObject>()?.async_evd = evd_handle;
     }
+    rehearsal::rehearse_once(handle);
     Ok(handle)
 }
 

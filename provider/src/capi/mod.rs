@@ -29,6 +29,7 @@
 mod abi;
 mod cno;
 mod code;
+mod code_pages;
 mod context;
 mod convert;
 mod counters;

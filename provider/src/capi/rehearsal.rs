@@ -1,36 +1,80 @@
 //! What the first open of an IA does ahead of a program's first calls.
 //!
 //! The first call of its kind in a process takes up to twice as long as later ones: its code is not
-//! in the processor's caches, its memory has page faults, and libibverbs finds out which commands
-//! the device takes. Programs set up a connection once, so this is what they would see. The first
-//! open therefore creates one object of each kind that a connection needs, and frees it.
+//! in the processor's caches, its memory and its code have page faults, and libibverbs finds out
+//! which commands the device takes. Programs set up a connection once, so this is what they would
+//! see. The first open therefore maps the provider's code, and creates one object of each kind that
+//! a connection needs, by the functions that the program will call, and frees it.
 
+use super::abi::Region;
+use super::handle::Handle;
+use super::objects::IaObject;
+use super::raw::{In, Out};
+use super::{code_pages, ep, evd, lmr};
 use crate::types::{EvdFlags, MemPriv};
-use crate::{Ep, EpEvds, Evd, Ia, Lmr, Pz, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Rehearses on the first IA of the process. Without memory, descriptors or queues of the device
 /// it does less: the calls of the program then report what is missing.
-pub(super) fn rehearse_once(ia: &Ia) {
+pub(super) fn rehearse_once(ia: Handle) {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.swap(true, Ordering::Relaxed) {
         return;
     }
-    if let Err(error) = rehearse(ia) {
-        tracing::debug!(%error, "the first calls of the program will take longer");
+    code_pages::map();
+    let mut made = Made::default();
+    if create(ia, &mut made).is_none() {
+        tracing::debug!("the first calls of the program will take longer");
     }
+    made.free();
     // The program has created none of these objects.
-    ia.device.counts.clear();
+    if let Ok(object) = ia.get::<IaObject>() {
+        object.ia.device.counts.clear();
+    }
 }
 
-/// Dropping an object frees it.
-fn rehearse(ia: &Ia) -> Result<()> {
-    const LEN: usize = 4096;
-    let pz = Pz::create(ia)?;
-    drop(Lmr::create(ia, &pz, LEN, MemPriv::all())?);
-    let connect = Evd::create(ia, 1, None, EvdFlags::CONNECTION)?;
-    let dto = Evd::create(ia, 1, None, EvdFlags::DTO)?;
-    let evds = EpEvds { recv: Some(&dto), request: Some(&dto), connect: Some(&connect) };
-    drop(Ep::create(ia, &pz, evds, None)?);
-    Ok(())
+/// Objects, and the functions that free them.
+#[derive(Default)]
+struct Made(Vec<(Handle, Free)>);
+
+type Free = extern "C" fn(Handle) -> u32;
+
+impl Made {
+    /// Keeps what `create` gives, unless it fails.
+    fn add(&mut self, free: Free, create: impl FnOnce(Out<Handle>) -> u32) -> Option<Handle> {
+        let (code, handle) = Out::taken(Handle::NULL, create);
+        (code == 0).then(|| {
+            self.0.push((handle, free));
+            handle
+        })
+    }
+
+    /// Frees the objects, the youngest first.
+    fn free(self) {
+        for (handle, free) in self.0.into_iter().rev() {
+            let code = free(handle);
+            debug_assert_eq!(code, 0);
+        }
+    }
+}
+
+/// Creates one object of each kind. `None` if one cannot be created.
+fn create(ia: Handle, made: &mut Made) -> Option<()> {
+    let memory = vec![0_u8; 4096];
+    let region = Region { first: memory.as_ptr() as usize, second: 0 };
+    let (len, all) = (memory.len() as u64, MemPriv::all().bits());
+    let (no_context, no_number) = (Out::null(), Out::null());
+    let pz = made.add(lmr::pz_free, |pz| lmr::pz_create(ia, pz))?;
+    // Freed before its memory is.
+    let mut registered = Made::default();
+    registered.add(lmr::lmr_free, |out| {
+        lmr::lmr_create(ia, 0, region, len, pz, all, 0, out, no_context, no_context, no_number, no_number)
+    });
+    registered.free();
+    let mut evd = |flags: EvdFlags| {
+        made.add(evd::evd_free, |evd| evd::evd_create(ia, 1, Handle::NULL, flags.bits(), evd))
+    };
+    let (connect, dto) = (evd(EvdFlags::CONNECTION)?, evd(EvdFlags::DTO)?);
+    made.add(ep::ep_free, |ep| ep::ep_create(ia, pz, dto, dto, connect, In::at(0), ep))?;
+    Some(())
 }
