@@ -7,6 +7,7 @@
 //! a connection needs, by the functions that the program will call, and frees it.
 
 use super::abi::Region;
+use super::code::rehearsing;
 use super::handle::Handle;
 use super::objects::IaObject;
 use super::raw::{In, Out};
@@ -22,11 +23,16 @@ pub(super) fn rehearse_once(ia: Handle) {
         return;
     }
     code_pages::map();
-    let mut made = Made::default();
-    if create(ia, &mut made).is_none() {
+    // What fails here fails again in the program's own call.
+    let complete = rehearsing(|| {
+        let mut made = Made::default();
+        let complete = create(ia, &mut made).is_some();
+        made.free();
+        complete
+    });
+    if !complete {
         tracing::debug!("the first calls of the program will take longer");
     }
-    made.free();
     // The program has created none of these objects.
     if let Ok(object) = ia.get::<IaObject>() {
         object.ia.device.counts.clear();
@@ -67,10 +73,11 @@ fn create(ia: Handle, made: &mut Made) -> Option<()> {
     let pz = made.add(lmr::pz_free, |pz| lmr::pz_create(ia, pz))?;
     // Freed before its memory is.
     let mut registered = Made::default();
-    registered.add(lmr::lmr_free, |out| {
+    let lmr = registered.add(lmr::lmr_free, |out| {
         lmr::lmr_create(ia, 0, region, len, pz, all, 0, out, no_context, no_context, no_number, no_number)
     });
     registered.free();
+    lmr?;
     let mut evd = |flags: EvdFlags| {
         made.add(evd::evd_free, |evd| evd::evd_create(ia, 1, Handle::NULL, flags.bits(), evd))
     };
