@@ -115,15 +115,15 @@ impl Latencies {
         Some(median(self.0.get(&(figure, end, subject.name()))?))
     }
 
-    /// The number of rounds in which a figure of the subject was worse than libdaplofa's, and of all.
-    fn worse(&self, figure: usize, end: usize, subject: Subject) -> (usize, usize) {
+    /// The number of rounds in which the subject was slower than libdaplofa, and the number of rounds.
+    fn slower(&self, figure: usize, end: usize, subject: Subject) -> (usize, usize) {
         let of = |subject: Subject| self.0.get(&(figure, end, subject.name())).into_iter().flatten();
         let rounds = of(subject).zip(of(SUBJECTS[0]));
         (rounds.clone().filter(|(us, reference)| us > reference).count(), rounds.count())
     }
 
-    /// A table for people. An asterisk marks what is slower than libdaplofa, with the number of
-    /// rounds in which it was: of two that are level, each is slower in about half of the rounds.
+    /// A table for people. An asterisk marks a figure that is slower than libdaplofa's, with the
+    /// number of rounds in which it was slower, of all rounds.
     pub fn to_table(&self) -> Table {
         let mut header = vec!["dtest -b 4096, µs", "end"];
         header.extend(SUBJECTS.map(Subject::name));
@@ -134,8 +134,8 @@ impl Latencies {
                 let mut row = vec![name.to_owned(), end_name.to_owned()];
                 row.extend(SUBJECTS.map(|subject| match self.median(n, end, subject) {
                     Some(us) if us > reference => {
-                        let (worse, rounds) = self.worse(n, end, subject);
-                        format!("* {us:.1} ({worse}/{rounds})")
+                        let (slower, rounds) = self.slower(n, end, subject);
+                        format!("* {us:.1} ({slower}/{rounds})")
                     }
                     Some(us) => format!("{us:.1}"),
                     None => "-".to_owned(),

@@ -48,7 +48,8 @@ thread_local! {
     static REHEARSES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Errors of entry points that `run` calls are logged as debug messages only.
+/// Runs the rehearsal. Errors of the entry points that it calls are debug messages in the log, since
+/// no call of the program has failed.
 pub(super) fn rehearsing<R>(run: impl FnOnce() -> R) -> R {
     REHEARSES.set(true);
     let given = run();

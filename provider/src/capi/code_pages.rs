@@ -6,7 +6,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
 /// Maps the code and the constants of the library that this function is in, so that no later call
-/// takes a page fault for them. Linux before 5.14 cannot, and maps them as they are used.
+/// has a page fault for them. Linux before 5.14 cannot do this: there, pages are mapped when they are first
+/// used.
 pub(super) fn map() {
     // SAFETY: the callback has the type that dl_iterate_phdr(3) wants, and does not unwind.
     unsafe { libc::dl_iterate_phdr(Some(map_if_own), std::ptr::null_mut()) };

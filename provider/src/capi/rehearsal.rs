@@ -15,13 +15,13 @@ use super::{code_pages, ep, evd, lmr};
 use crate::types::{EvdFlags, MemPriv};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// Memory to register, which nothing else is in: a process that is forked meanwhile may not get it.
+/// Memory to register, a page of its own: a child that is forked meanwhile may not get the page.
 #[repr(C, align(4096))]
 struct Page([AtomicU8; 4096]);
 
 static PAGE: Page = Page([const { AtomicU8::new(0) }; 4096]);
 
-/// Rehearses on the first IA of the process. Without memory, descriptors or queues of the device
+/// Does all this on the first IA of the process. Without memory, descriptors or queues of the device
 /// it does less: the calls of the program then report what is missing.
 pub(super) fn rehearse_once(ia: Handle) {
     static DONE: AtomicBool = AtomicBool::new(false);
@@ -52,7 +52,7 @@ struct Made(Vec<(Handle, Free)>);
 type Free = extern "C" fn(Handle) -> u32;
 
 impl Made {
-    /// Keeps what `create` gives, unless it fails.
+    /// Calls `create` and keeps the object that it creates. `None` if it fails.
     fn add(&mut self, free: Free, create: impl FnOnce(Out<Handle>) -> u32) -> Option<Handle> {
         let (code, handle) = Out::taken(Handle::NULL, create);
         (code == 0).then(|| {
@@ -65,7 +65,9 @@ impl Made {
     fn free(self) {
         for (handle, free) in self.0.into_iter().rev() {
             if free(handle) != 0 {
-                tracing::debug!("the device frees no object of the rehearsal; the IA keeps it until its end");
+                tracing::debug!(
+                    "an object of the rehearsal cannot be freed and stays until the IA is closed"
+                );
             }
         }
     }
