@@ -91,6 +91,7 @@ impl DatPost {
         compile("dat_post.c", &this.program(), &["-ldat2"])
             .context("cannot compile against libdat2 (package libdapl-dev)")?;
         compile("dat_threads.c", &this.threads(), &["-ldat2", "-lpthread"])?;
+        compile("short_sleep.c", &this.short_sleep(), &["-shared", "-fPIC"])?;
         // The software device is below the loopback interface.
         let address = match device::named() {
             Some(name) => doorbell::Ia::open(name)?.address().to_string(),
@@ -115,6 +116,11 @@ impl DatPost {
         self.folder.path().join("dat_threads")
     }
 
+    /// The library to preload under dtest.
+    fn short_sleep(&self) -> PathBuf {
+        self.folder.path().join("short_sleep.so")
+    }
+
     fn conf(&self) -> PathBuf {
         self.folder.path().join("dat.conf")
     }
@@ -126,14 +132,15 @@ impl DatPost {
     }
 
     /// Environment variables for DAT programs that the shell starts: the provider's dat.conf and
-    /// its IA, the device's library to preload (empty for a real device), and a fabric of their
-    /// own.
+    /// its IA, the library of the device to preload (empty for a real device), the library that
+    /// shortens sleeps, and a fabric of their own.
     pub fn environment(&self, subject: Subject) -> Vec<(&'static str, OsString)> {
         let device = if device::named().is_none() { self.device.as_os_str() } else { OsStr::new("") };
         let mut all = vec![
             ("DAT_OVERRIDE", self.conf().into_os_string()),
             ("IA", ia(subject).into()),
             ("DEVICE_LIBRARY", device.to_owned()),
+            ("SHORT_SLEEP", self.short_sleep().into_os_string()),
             ("SERVER_OUTPUT", self.server_output().into_os_string()),
             ("MLX5_EMU_SESSION", session().into()),
         ];

@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, fs, io, path::Path, process::Command};
 
 use anyhow::{Context, Result, bail};
 use comfy_table::Table;
+use nix::{sched, unistd::Pid};
 
-use crate::{dat::DatPost, device, plan::Subject, report};
+use crate::{dat::DatPost, device, host, plan::Subject, report};
 
 /// The subjects on which dtest is run.
 pub const SUBJECTS: [Subject; 3] = [Subject::Libdaplofa, Subject::Provider, Subject::ProviderVerbs];
@@ -58,20 +59,23 @@ const ENDS: [&str; 2] = ["server", "client"];
 /// script prints the client's output; the server's is in a file.
 const PAIR: &str = r#"
 [ -z "$OWN_NETWORK" ] || ip link set lo up || exit
-[ -z "$DEVICE_LIBRARY" ] || export LD_PRELOAD=$DEVICE_LIBRARY
-timeout 60 dtest -P "$IA" -s -b 4096 -t >"$SERVER_OUTPUT" 2>&1 </dev/null &
+export LD_PRELOAD=$SHORT_SLEEP${DEVICE_LIBRARY:+:$DEVICE_LIBRARY}
+timeout 60 taskset -c "$SERVER_PROCESSOR" dtest -P "$IA" -s -b 4096 -t >"$SERVER_OUTPUT" 2>&1 </dev/null &
 server=$!
 until grep -qsi ':3DD4 [0-9A-F]*:0000 0A ' /proc/net/tcp /proc/net/tcp6; do
     kill -0 $server 2>/dev/null || { cat "$SERVER_OUTPUT"; exit 1; }
     LD_PRELOAD= sleep 0.01
 done
-said=$(timeout 60 dtest -P "$IA" -h localhost -b 4096 -t 2>&1 </dev/null)
+said=$(timeout 60 taskset -c "$CLIENT_PROCESSOR" dtest -P "$IA" -h localhost -b 4096 -t 2>&1 </dev/null)
 client=$?
 printf '%s\n' "$said"
 # dtest exits with 0 after most failures, and the server would wait a minute for another client.
 [[ $said == *PASSED* ]] || kill $server
 wait $server && exit $client
 "#;
+
+/// The free memory that is used before each run: more than two dtests use.
+const FREE_MEMORY: usize = 256 << 20;
 
 /// What dtest's client says when its connection request is rejected. dtest's server sends the client
 /// its port before it creates the PSP (dtest.c, `connect_ep`), so a request can arrive too early.
@@ -200,6 +204,15 @@ fn pair_in_time(dat: &DatPost, subject: Subject) -> Result<[String; 2]> {
     pair(dat, subject)
 }
 
+/// The processors of server and client: the first two that this process may use, or twice the only
+/// one.
+fn processors() -> Result<[usize; 2]> {
+    let set = sched::sched_getaffinity(Pid::this())?;
+    let mut usable = (0..sched::CpuSet::count()).filter(|&n| set.is_set(n).unwrap_or(false));
+    let first = usable.next().context("no processor")?;
+    Ok([first, usable.next().unwrap_or(first)])
+}
+
 /// The outputs of server and client.
 fn pair(dat: &DatPost, subject: Subject) -> Result<[String; 2]> {
     // In a network namespace of its own, nobody else has the port. A real device is not visible
@@ -213,6 +226,9 @@ fn pair(dat: &DatPost, subject: Subject) -> Result<[String; 2]> {
     command.args(["-c", PAIR]);
     command.env("OWN_NETWORK", if alone { "1" } else { "" });
     command.envs(dat.environment(subject));
+    let [server, client] = processors()?;
+    command.env("SERVER_PROCESSOR", server.to_string()).env("CLIENT_PROCESSOR", client.to_string());
+    host::bring_back(FREE_MEMORY);
     let output = command.output().context("cannot run bash")?;
     let client = String::from_utf8_lossy(&output.stdout).into_owned();
     let server = fs::read(dat.server_output()).unwrap_or_default();

@@ -31,6 +31,12 @@ pub fn pages_taken(after: Duration) -> Taken {
     summary(&memory.chunks(PAGE).map(touch).collect::<Vec<_>>())
 }
 
+/// Uses so many bytes of free memory. If the host had taken these away, they are back when the next
+/// process gets them.
+pub fn bring_back(bytes: usize) {
+    std::hint::black_box(vec![1u8; bytes]);
+}
+
 fn summary(touches: &[Duration]) -> Taken {
     let slow = touches.iter().filter(|touch| **touch > SLOW);
     Taken { pages: touches.len(), taken: slow.clone().count(), time: slow.sum() }

@@ -4,7 +4,8 @@
 //! in the processor's caches, its memory and its code have page faults, and libibverbs finds out
 //! which commands the device takes. Programs set up a connection once, so this is what they would
 //! see. The first open therefore maps the provider's code, and creates one object of each kind that
-//! a connection needs, by the functions that the program will call, and frees it.
+//! a connection needs, by the functions that the program will call, and frees it. It also waits until
+//! the progress thread runs, because a new thread has page faults of its own.
 
 use super::abi::Region;
 use super::code::rehearsing;
@@ -42,6 +43,7 @@ pub(super) fn rehearse_once(ia: Handle) {
     // The program has created none of these objects.
     if let Ok(object) = ia.get::<IaObject>() {
         object.ia.device.counts.clear();
+        object.ia.device.reactor.wait_until_running();
     }
 }
 

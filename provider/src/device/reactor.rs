@@ -11,7 +11,8 @@ use crate::types::ByNumber;
 use crate::{Error, Result, ReturnType, Subtype};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use std::collections::BinaryHeap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-const WAKE: u64 = u64::MAX;
+/// The number of the descriptor of the timer.
+const TIMER: u64 = u64::MAX;
 /// The number of the descriptor of asynchronous device events.
 pub(super) const ASYNC: u64 = u64::MAX - 1;
 /// The number of the descriptor of rdma_cm events.
@@ -119,6 +121,8 @@ struct Deadlines {
     refusable: usize,
     /// The number of further elements for which memory is reserved.
     reserved: usize,
+    /// When the timer expires, if it is set.
+    wakes_at: Option<Instant>,
 }
 
 impl Deadlines {
@@ -148,7 +152,10 @@ impl Drop for ReservedTimers {
 /// The reactor, shared by the progress thread and all others.
 pub(crate) struct Reactor {
     epoll: Epoll,
-    wake: EventFd,
+    /// Wakes the thread for the earliest deadline. Setting it does not wake the thread: a program
+    /// starts timers while it connects and disconnects, and a thread that wakes then takes a
+    /// processor from it.
+    timer: TimerFd,
     deadlines: Mutex<{ rank::TABLE }, Deadlines>,
     sources: Mutex<{ rank::TABLE }, ByNumber<u64, Weak<dyn Source>>>,
     stop: AtomicBool,
@@ -170,17 +177,20 @@ fn os(what: &str, errno: Errno) -> Error {
 impl Reactor {
     pub(super) fn new(async_fd: BorrowedFd<'_>, cm_fd: BorrowedFd<'_>) -> Result<Arc<Self>> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|e| os("epoll_create1", e))?;
-        let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
-            .map_err(|e| os("eventfd", e))?;
+        let timer = TimerFd::new(
+            ClockId::CLOCK_MONOTONIC,
+            TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC,
+        )
+        .map_err(|e| os("timerfd_create", e))?;
         let add = |fd: BorrowedFd<'_>, data| {
             epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, data)).map_err(|e| os("epoll_ctl", e))
         };
-        add(wake.as_fd(), WAKE)?;
+        add(timer.as_fd(), TIMER)?;
         add(async_fd, ASYNC)?;
         add(cm_fd, CM)?;
         Ok(Arc::new(Self {
             epoll,
-            wake,
+            timer,
             deadlines: Mutex::default(),
             sources: Mutex::default(),
             stop: AtomicBool::new(false),
@@ -200,6 +210,11 @@ impl Reactor {
             })?;
         *self.handle.lock().unwrap() = Some(thread);
         Ok(())
+    }
+
+    /// Waits until the progress thread has started to run.
+    pub(crate) fn wait_until_running(&self) {
+        self.thread.wait();
     }
 
     /// Reserves memory for the timers of one more EP or EVD, so that they cannot be refused.
@@ -253,10 +268,20 @@ impl Reactor {
         let Some(at) = Instant::now().checked_add(time) else { return };
         deadlines.refusable += usize::from(timer.is_refusable());
         deadlines.heap.push(Deadline { at, to, timer });
-        drop(deadlines);
-        // The progress thread reads the deadlines before it waits, so only other threads wake it.
-        if self.thread.get() != Some(&std::thread::current().id()) {
-            self.wake();
+        self.wake_at(&mut deadlines, at);
+    }
+
+    /// Wakes the thread at this time, or earlier.
+    fn wake_at(&self, deadlines: &mut Deadlines, at: Instant) {
+        if deadlines.wakes_at.is_some_and(|earlier| earlier <= at) {
+            return;
+        }
+        // A time of zero would stop the timer.
+        let left = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+        let left = Expiration::OneShot(TimeSpec::from_duration(left));
+        match self.timer.set(left, TimerSetTimeFlags::empty()) {
+            Ok(()) => deadlines.wakes_at = Some(at),
+            Err(errno) => tracing::error!(%errno, "timerfd_settime failed: timers do not expire"),
         }
     }
 
@@ -302,7 +327,7 @@ impl Reactor {
     /// Ends the thread, and waits for it unless the caller is that thread.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.wake();
+        self.wake_at(&mut self.deadlines.lock().unwrap(), Instant::now());
         let thread = self.handle.lock().unwrap().take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
@@ -312,23 +337,18 @@ impl Reactor {
         }
     }
 
-    fn wake(&self) {
-        let _ = self.wake.write(1);
+    fn timer_expired(&self) {
+        // EAGAIN: another thread has set the timer again.
+        let _ = self.timer.wait();
+        self.deadlines.lock().unwrap().wakes_at = None;
     }
 
-    fn next_deadline(&self) -> EpollTimeout {
-        let deadlines = self.deadlines.lock().unwrap();
-        let Some(next) = deadlines.heap.peek() else { return EpollTimeout::NONE };
-        let left = next.at.saturating_duration_since(Instant::now());
-        // Rounded up to the next millisecond, so that the deadline has passed when the thread
-        // wakes.
-        let millis = left.as_micros().div_ceil(1000);
-        EpollTimeout::try_from(millis.min(60_000) as i32).unwrap_or(EpollTimeout::ZERO)
-    }
-
+    /// Takes the timer that is due. If there is none, the thread will wake for the next.
     fn due(&self) -> Option<(To, Timer)> {
         let mut deadlines = self.deadlines.lock().unwrap();
-        if deadlines.heap.peek()?.at > Instant::now() {
+        let next = deadlines.heap.peek()?.at;
+        if next > Instant::now() {
+            self.wake_at(&mut deadlines, next);
             return None;
         }
         let Deadline { to, timer, .. } = deadlines.heap.pop()?;
@@ -342,9 +362,9 @@ impl Reactor {
         biased_lock::visit_only();
         let mut events = [EpollEvent::empty(); 32];
         // `stop` is also read before each wait, because its wake-up may have been read together
-        // with an earlier one.
+        // with that of a timer.
         while !self.stop.load(Ordering::Acquire) {
-            let n = match self.epoll.wait(&mut events, self.next_deadline()) {
+            let n = match self.epoll.wait(&mut events, EpollTimeout::NONE) {
                 Ok(n) => n,
                 Err(Errno::EINTR) => 0,
                 Err(errno) => {
@@ -358,9 +378,7 @@ impl Reactor {
             let Some(device) = device.upgrade() else { return };
             for event in &events[..n] {
                 match event.data() {
-                    WAKE => {
-                        let _ = self.wake.read();
-                    }
+                    TIMER => self.timer_expired(),
                     own @ (ASYNC | CM) => device.clone().ready(own),
                     number => {
                         if let Some(source) = self.source(number) {
