@@ -1,5 +1,5 @@
-/* Opens the IA of this name, registers 64 MiB and closes it, and prints the code of each call.
- * Tests of the provider's log use it. */
+/* Opens the IA of this name, registers 64 MiB, frees what it has and closes the IA, and prints the
+ * codes of opening and registering. Tests of the provider's log use it. */
 #include "check.h"
 
 int main(int argc, char **argv)
@@ -21,6 +21,9 @@ int main(int argc, char **argv)
     ret = dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, 64 << 20, pz, DAT_MEM_PRIV_ALL_FLAG, DAT_VA_TYPE_VA, &lmr, &context,
                          NULL, NULL, NULL);
     printf("dat_lmr_create gave %#010x\n", ret);
-    OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
+    if (ret == DAT_SUCCESS)
+        OK(dat_lmr_free(lmr));
+    OK(dat_pz_free(pz));
+    OK(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
     return finish();
 }

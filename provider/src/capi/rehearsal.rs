@@ -10,9 +10,10 @@
 use super::abi::Region;
 use super::code::rehearsing;
 use super::handle::Handle;
-use super::objects::IaObject;
+use super::objects::{EpObject, EvdObject, IaObject, LmrObject, Stored};
 use super::raw::{In, Out};
 use super::{code_pages, ep, evd, lmr};
+use crate::Pz;
 use crate::types::{EvdFlags, MemPriv};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -47,29 +48,44 @@ pub(super) fn rehearse_once(ia: Handle) {
     }
 }
 
-/// Objects, and the functions that free them.
-#[derive(Default)]
-struct Made(Vec<(Handle, Free)>);
+/// How an object ends.
+#[derive(Clone, Copy)]
+struct End {
+    free: extern "C" fn(Handle) -> u32,
+    /// For an object that the device refuses to free: no handle leads to it any more, and the IA can
+    /// be closed without it.
+    drop: fn(Handle),
+}
 
-type Free = extern "C" fn(Handle) -> u32;
+impl End {
+    fn of<K: Stored>(free: extern "C" fn(Handle) -> u32) -> Self {
+        let drop = |handle: Handle| {
+            // An error says that the handle is free already.
+            let _ = handle.end::<K>(|_| Ok(()));
+        };
+        Self { free, drop }
+    }
+}
+
+/// Objects, and how they end.
+#[derive(Default)]
+struct Made(Vec<(Handle, End)>);
 
 impl Made {
     /// Calls `create` and keeps the object that it creates. `None` if it fails.
-    fn add(&mut self, free: Free, create: impl FnOnce(Out<Handle>) -> u32) -> Option<Handle> {
+    fn add(&mut self, end: End, create: impl FnOnce(Out<Handle>) -> u32) -> Option<Handle> {
         let (code, handle) = Out::taken(Handle::NULL, create);
         (code == 0).then(|| {
-            self.0.push((handle, free));
+            self.0.push((handle, end));
             handle
         })
     }
 
     /// Frees the objects, the youngest first.
     fn free(self) {
-        for (handle, free) in self.0.into_iter().rev() {
-            if free(handle) != 0 {
-                tracing::debug!(
-                    "an object of the rehearsal cannot be freed and stays until the IA is closed"
-                );
+        for (handle, end) in self.0.into_iter().rev() {
+            if (end.free)(handle) != 0 {
+                (end.drop)(handle);
             }
         }
     }
@@ -80,14 +96,16 @@ fn create(ia: Handle, made: &mut Made) -> Option<()> {
     let region = Region { first: PAGE.0.as_ptr() as usize, second: 0 };
     let (len, all) = (PAGE.0.len() as u64, MemPriv::all().bits());
     let (no_context, no_number) = (Out::null(), Out::null());
-    let pz = made.add(lmr::pz_free, |pz| lmr::pz_create(ia, pz))?;
-    made.add(lmr::lmr_free, |out| {
+    let pz = made.add(End::of::<Pz>(lmr::pz_free), |pz| lmr::pz_create(ia, pz))?;
+    made.add(End::of::<LmrObject>(lmr::lmr_free), |out| {
         lmr::lmr_create(ia, 0, region, len, pz, all, 0, out, no_context, no_context, no_number, no_number)
     })?;
     let mut evd = |flags: EvdFlags| {
-        made.add(evd::evd_free, |evd| evd::evd_create(ia, 1, Handle::NULL, flags.bits(), evd))
+        made.add(End::of::<EvdObject>(evd::evd_free), |evd| {
+            evd::evd_create(ia, 1, Handle::NULL, flags.bits(), evd)
+        })
     };
     let (connect, dto) = (evd(EvdFlags::CONNECTION)?, evd(EvdFlags::DTO)?);
-    made.add(ep::ep_free, |ep| ep::ep_create(ia, pz, dto, dto, connect, In::at(0), ep))?;
+    made.add(End::of::<EpObject>(ep::ep_free), |ep| ep::ep_create(ia, pz, dto, dto, connect, In::at(0), ep))?;
     Some(())
 }
