@@ -235,7 +235,7 @@ impl Rig {
 
     /// Senders retry without end on a peer without posted receives, every few milliseconds.
     pub fn patient() -> Self {
-        Self::with(IaSettings { rnr_retry: 7, rnr_timer: 16 })
+        Self::with(IaSettings { rnr_retry: 7, rnr_timer: 16, ..IaSettings::default() })
     }
 
     /// Connects a server EP on the SRQ and a plain client EP, both with default attributes.

@@ -181,7 +181,7 @@ fn r80_srq_recv_too_long() {
 /// R84 wants BROKEN at the receiver, too, which is not met: the receiver gets DISCONNECTED. Its
 /// device stays in RTS, and the sender's DREQ is that of a disconnect: it carries no reason.
 fn r83_srq_empty_acts_like_empty_rq() {
-    let rig = Rig::with(IaSettings { rnr_retry: 1, rnr_timer: 12 });
+    let rig = Rig::with(IaSettings { rnr_retry: 1, rnr_timer: 12, ..IaSettings::default() });
     let mut srq = rig.server.srq(4);
     let on_srq = rig.connect_srq(&srq);
     let plain = rig.connect_plain(&EpAttr::default());

@@ -197,7 +197,7 @@ fn a_break_is_reported_after_a_cno_left() {
 }
 
 fn a_request_without_receiver_is_told() {
-    let rig = Rig::with(IaSettings { rnr_retry: 1, rnr_timer: 12 });
+    let rig = Rig::with(IaSettings { rnr_retry: 1, rnr_timer: 12, ..IaSettings::default() });
     let mut pair = rig.connect_plain(&EpAttr::default());
     send(&rig, &mut pair, 8);
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);

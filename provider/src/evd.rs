@@ -14,11 +14,13 @@ mod alert;
 mod counters;
 mod dequeue;
 mod harvest;
+mod patience;
 mod queue;
 mod streams;
 mod wait;
 
 pub(crate) use self::dequeue::NotTaken;
+use self::patience::Patience;
 use self::queue::{Alert, Batch, Deferred, Pairs, SlowPath, is_dto};
 pub(crate) use self::queue::{Queue, Stream, StreamKind, Take, TakeMany};
 pub(crate) use self::wait::Wait;
@@ -88,6 +90,7 @@ pub(crate) struct EvdInner {
     /// The waiting thread has armed the CQ for itself.
     interrupted: AtomicBool,
     wake: Signal,
+    patience: Patience,
     pub(crate) queue: BiasedMutex<{ rank::QUEUE }, Queue>,
     /// Memory reserved for the timers that the EVD sets on the progress thread.
     _timers: Option<ReservedTimers>,
@@ -321,6 +324,7 @@ impl EvdInner {
             waiting: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
             wake,
+            patience: Patience::default(),
             _timers: timers,
             queue: BiasedMutex::with_doors(Queue {
                 cq,

@@ -160,7 +160,8 @@ impl Evd {
     /// oldest event.
     ///
     /// `timeout` limits the whole call, however often the thread is woken (R247). `None` waits
-    /// without limit, and zero polls.
+    /// without limit, and zero polls once. A wait for completions polls for a short time before it
+    /// sleeps ([`IaSettings::poll_time`](crate::IaSettings::poll_time)).
     ///
     /// # Errors
     /// TIMEOUT_EXPIRED (R244); INVALID_PARAMETER (ARG3) for a threshold below 1 or over the EVD's

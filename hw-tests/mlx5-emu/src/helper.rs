@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::config::{Mode, mode};
 use crate::waits::{self, Trust};
 use crate::watch::Watch;
-use crate::{device, sys};
+use crate::{device, patience, sys};
 
 static RUNNING_IN: AtomicU32 = AtomicU32::new(0);
 static SLEEPING: AtomicBool = AtomicBool::new(false);
@@ -102,7 +102,7 @@ impl Spin {
             self.useful = false;
             return SpinWait::Over;
         }
-        std::thread::yield_now();
+        crate::sys::yield_now();
         if now.elapsed() > OTHERS_RAN {
             self.busy_until = Instant::now() + self.busy_for;
             self.busy_for = (self.busy_for * 2).min(BUSY.1);
@@ -297,7 +297,7 @@ fn run() {
         }
         let wakes = WAKES.load(Ordering::SeqCst);
         let now_polls = self::polls();
-        let program_polls = now_polls != polls && mode == Mode::Auto;
+        let program_polls = (now_polls != polls || patience::yields()) && mode == Mode::Auto;
         polls = now_polls;
 
         let touched = match watch.as_mut().map(Watch::touched) {
@@ -350,7 +350,7 @@ fn run() {
             // On a busy machine a thread that only yields keeps its own program off the processor.
             match idle {
                 0..100 => {}
-                100..1000 => std::thread::yield_now(),
+                100..1000 => crate::sys::yield_now(),
                 _ => {
                     sleep(&[], SHORTEST, wakes);
                 }
@@ -421,7 +421,8 @@ fn nap_beside_polls(watch: Option<&Watch>, wakes: u64) {
     BESIDE_POLLS.store(true, Ordering::Relaxed);
     loop {
         let before = polls();
-        if sleep(&descriptors, nap, wakes) || polls().wrapping_sub(before) < WITHOUT_PAUSE {
+        let woken = sleep(&descriptors, nap, wakes);
+        if woken || polls().wrapping_sub(before) < WITHOUT_PAUSE && !patience::yields() {
             break;
         }
         nap = (nap * 2).min(LONGEST_BESIDE_POLLS);

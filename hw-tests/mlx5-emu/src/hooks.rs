@@ -337,15 +337,16 @@ fn poll_step() -> bool {
 /// A driver that does not use libmlx5 polls, and has told the device so ([`crate::ucx`],
 /// [`crate::dat`]).
 ///
-/// Does nothing when the driver's last poll was one of libmlx5's, which ran the engine.
-pub(crate) fn driver_polls() {
+/// Does nothing when the driver's last poll was one of libmlx5's, which ran the engine. Returns true
+/// if there is news, or if the peers of other processes got the processor when they needed it.
+pub(crate) fn driver_polls() -> bool {
     static LAST: AtomicU64 = AtomicU64::new(0);
     if !hooked() || !device::exists() {
-        return;
+        return false;
     }
     let polls = crate::helper::polls();
     if LAST.swap(polls, Ordering::Relaxed) != polls {
-        return;
+        return false;
     }
     let (mut peers, mut news) = (false, false);
     guarded(|| {
@@ -360,6 +361,7 @@ pub(crate) fn driver_polls() {
     });
     LAST.store(crate::helper::program_polls(), Ordering::Relaxed);
     after_step(news, peers);
+    news || peers
 }
 
 /// A driver has rung a doorbell, and told the device so ([`crate::dat`]).

@@ -24,6 +24,14 @@ static PATIENCE: AtomicU32 = AtomicU32::new(YIELD_AFTER.1);
 /// A peer ran during a yield, and no poll has returned since.
 static PEER_RAN: AtomicBool = AtomicBool::new(false);
 
+/// The number of threads that yield between two polls.
+static YIELDING: AtomicU32 = AtomicU32::new(0);
+
+/// Whether a program that polls has yielded, and goes on polling as soon as it has a processor.
+pub(crate) fn yields() -> bool {
+    YIELDING.load(Ordering::Relaxed) > 0
+}
+
 /// The polls in vain before the next yield, after a yield that was worth it or was not.
 fn next_patience(patience: u32, worth_it: bool) -> u32 {
     if worth_it { (patience / 2).max(YIELD_AFTER.0) } else { (patience * 2).min(YIELD_AFTER.1) }
@@ -58,7 +66,9 @@ pub(crate) fn polled_in_vain() {
     }
     if times < NAP_AFTER {
         let before = Instant::now();
-        std::thread::yield_now();
+        YIELDING.fetch_add(1, Ordering::Relaxed);
+        crate::sys::yield_now();
+        YIELDING.fetch_sub(1, Ordering::Relaxed);
         if (TO_A_PEER.0..TO_A_PEER.1).contains(&before.elapsed()) {
             PEER_RAN.store(true, Ordering::Relaxed);
         } else {
@@ -66,7 +76,7 @@ pub(crate) fn polled_in_vain() {
         }
         return;
     }
-    let Some(mut device) = device::try_lock() else { return std::thread::yield_now() };
+    let Some(mut device) = device::try_lock() else { return crate::sys::yield_now() };
     let Some(descriptors) = device.net.fall_asleep() else { return };
     drop(device);
     crate::helper::wait_for(&descriptors, NAP);

@@ -270,6 +270,12 @@ pub(crate) fn setenv(name: &CStr, value: &CStr) {
     unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
 }
 
+/// sched_yield(2), past the device's own function of this name.
+pub(crate) fn yield_now() {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::syscall(libc::SYS_sched_yield) };
+}
+
 /// Device and inode number of an open file.
 ///
 /// # Errors

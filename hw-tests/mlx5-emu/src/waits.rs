@@ -1,4 +1,5 @@
-//! poll(2) and ppoll(2) on a completion channel: the sleeping thread serves the device.
+//! poll(2) and ppoll(2) on a completion channel, and sched_yield(2): the waiting thread serves the
+//! device.
 //!
 //! Without this module the helper thread (`helper.rs`) sleeps on the sockets of peers, runs the
 //! queues when a message comes, and so wakes the thread that sleeps on the channel. Every message
@@ -6,6 +7,9 @@
 //! fault (`watch.rs`). Here the thread runs the queues before it sleeps, and sleeps on the sockets
 //! as well. The helper leaves both to the thread as long as it finds few doorbells that no sleep
 //! took.
+//!
+//! A driver that polls without libmlx5 before it sleeps calls sched_yield(2) between its polls. That
+//! runs the queues, too.
 //!
 //! Only one thread of a process does this at a time. Other threads sleep on their own descriptors
 //! only. So does every thread while the process polls CQs without a pause.
@@ -19,7 +23,7 @@ use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 
 use crate::config::{Mode, mode};
 use crate::device::{self, Device};
-use crate::hooks::guarded;
+use crate::hooks::{driver_polls, guarded};
 use crate::net::Waiting;
 use crate::{helper, sys, vfile};
 
@@ -206,7 +210,7 @@ unsafe fn wait(list: &mut [pollfd], time: Option<Duration>, mask: *const sigset_
                 // SAFETY: by contract.
                 let result = unsafe { sleep(list, &[], Some(Duration::ZERO), mask) };
                 if result == 0 {
-                    std::thread::yield_now();
+                    crate::sys::yield_now();
                 }
                 (result, left() == Some(Duration::ZERO))
             }
@@ -274,6 +278,16 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
             unsafe { sys::poll(fds, count, timeout) }
         }
     }
+}
+
+/// sched_yield(2): what a driver calls between two polls of its own runs the device. The processor
+/// is given away as often as that has been of use.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn sched_yield() -> c_int {
+    if !driver_polls() {
+        sys::yield_now();
+    }
+    0
 }
 
 /// ppoll(2).

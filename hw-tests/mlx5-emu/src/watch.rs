@@ -292,7 +292,7 @@ impl Watch {
         loop {
             let mut request = [address, PAGE, if protect { uffd::PROTECT } else { 0 }];
             match control(self.fd.as_raw_fd(), uffd::WRITEPROTECT, &mut request) {
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => std::thread::yield_now(),
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => crate::sys::yield_now(),
                 // The mapping is gone, and so are its waiting writers.
                 Err(error) if !protect && error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
                 result => return result,

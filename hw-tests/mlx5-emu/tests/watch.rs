@@ -53,7 +53,7 @@ impl Driver {
         while seen < self.queues.len() {
             seen += self.cq.consume();
             assert!(since.elapsed() < LIMIT, "{seen} of {} writes were done", self.queues.len());
-            std::thread::yield_now();
+            yield_past_device();
         }
     }
 }
@@ -98,6 +98,11 @@ fn wait_for_quiet() {
         return;
     }
     let since = Instant::now();
+    // A new thread names itself.
+    while helper_sleeps().is_none() {
+        assert!(since.elapsed() < Duration::from_secs(20), "no helper thread");
+        yield_past_device();
+    }
     loop {
         let before = helper_sleeps().expect("a helper thread");
         std::thread::sleep(Duration::from_secs(1));
@@ -147,7 +152,7 @@ fn pages_that_no_qp_uses_do_not_wake_the_helper() {
         let page = unsafe { mlx5dv_devx_alloc_uar(driver.rig.ctx, 0) };
         assert!(!page.is_null());
         // Time for the helper to run.
-        std::thread::yield_now();
+        yield_past_device();
     }
     // The helper wakes for this.
     driver.write_on_all();

@@ -18,7 +18,7 @@ pub(crate) const TESTS: &[Test] = tests![
 /// An EP without values of its own has those of the IAs, as DAT programs do.
 fn retries_are_those_of_the_environment_unless_set() {
     // The peer's setting is how often this side repeats.
-    let rig = Rig::with(IaSettings { rnr_retry: 3, rnr_timer: 14 });
+    let rig = Rig::with(IaSettings { rnr_retry: 3, rnr_timer: 14, ..IaSettings::default() });
     let attr = EpAttr::default();
     assert_eq!(attr.retry, RetryAttr::default());
     let (server, client) = (rig.server.ep(&attr), rig.client.ep(&attr));
@@ -66,7 +66,7 @@ fn retries_out_of_range_are_refused() {
 /// The values of an EP hold for its own connection, on the active and on the passive side, set at
 /// creation or by a modify, also after a reset. The peer keeps its own.
 fn each_ep_has_retries_of_its_own() {
-    let rig = Rig::with(IaSettings { rnr_retry: 6, rnr_timer: 26 });
+    let rig = Rig::with(IaSettings { rnr_retry: 6, rnr_timer: 26, ..IaSettings::default() });
     let one = RetryAttr { rnr_retry: Some(1), rnr_timer: Some(5), retry_count: Some(2), timeout: Some(17) };
     let two = RetryAttr { rnr_retry: Some(0), rnr_timer: Some(0), ..RetryAttr::default() };
     let of = |ep: &Ep| {

@@ -152,7 +152,7 @@ fn a_dequeue_tells_an_overflow_that_it_finds() {
 
 /// No message finds a receive. The device reports this at the sender alone, by the completion.
 fn a_dequeue_that_finds_a_failure_ends_the_connection() {
-    let rig = Rig::with(IaSettings { rnr_retry: 1, rnr_timer: 1 });
+    let rig = Rig::with(IaSettings { rnr_retry: 1, rnr_timer: 1, ..IaSettings::default() });
     for _ in 0..20 {
         let mut pair = rig.connect_plain(&EpAttr::default());
         pair.client.post_send(&[], 7, NONE).unwrap();

@@ -1,7 +1,10 @@
 //! Waits and thresholds.
 
 use crate::*;
-use doorbell::{CompletionFlags, Count, Evd, EvdFlags, EventData};
+use doorbell::{
+    CloseFlags, CompletionFlags, Count, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdCounter, EvdFlags, EventData,
+    IaSettings,
+};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, tests};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +22,60 @@ pub(crate) const TESTS: &[Test] = tests![
     r249_wait_unwaitable,
     r250_wait_suppresses_cno,
     r251_dequeue_ignores_threshold,
+    a_wait_polls_before_it_sleeps,
+    a_wait_that_polled_in_vain_sleeps,
+    a_wait_that_polls_ends_in_time_and_with_its_evd,
 ];
+
+/// Waits with this poll time for a message that is sent once `ready` says so of the counters of
+/// waits, and of those that slept. Returns both counters.
+fn wait_for_a_message(poll_time: Duration, ready: impl Fn(u64, u64) -> bool) -> (u64, u64) {
+    let rig = Rig::with(IaSettings { poll_time, ..IaSettings::default() });
+    let server = &rig.server;
+    let recv = server.evd(EvdFlags::DTO);
+    let evds = EpEvds { recv: Some(&recv), ..server.evds() };
+    let ep = Ep::create(&server.ia, &server.pz, evds, None).unwrap();
+    let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+    pair.server.post_recv(&[server.lmr.triplet(0, 64)], 5, NONE).unwrap();
+    let counters = || {
+        let all = recv.counters().unwrap();
+        (all[EvdCounter::Wait], all[EvdCounter::WaitBlocked])
+    };
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| dto(&recv));
+        until("it waits", || ready(counters().0, counters().1));
+        assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+        assert_eq!(waiter.join().unwrap().cookie, 5);
+    });
+    counters()
+}
+
+/// A message that comes within the poll time is found without a sleep.
+fn a_wait_polls_before_it_sleeps() {
+    assert_eq!(wait_for_a_message(LONG, |waits, _| waits == 1), (1, 0));
+}
+
+/// After the poll time, or without one, the wait sleeps, and the message wakes it.
+fn a_wait_that_polled_in_vain_sleeps() {
+    for poll_time in [Duration::from_millis(1), Duration::ZERO] {
+        assert_eq!(wait_for_a_message(poll_time, |_, sleeps| sleeps == 1), (1, 1));
+    }
+}
+
+/// A timeout ends the polling, and so does the end of the EVD (R258).
+fn a_wait_that_polls_ends_in_time_and_with_its_evd() {
+    let Rig { server, .. } = Rig::with(IaSettings { poll_time: LONG, ..IaSettings::default() });
+    let recv = &server.recv;
+    assert_eq!(recv.wait(Some(SHORT), 1).unwrap_err().error.code(), dat::TIMEOUT_EXPIRED);
+    let sleeps = || recv.counters().unwrap()[EvdCounter::WaitBlocked];
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| recv.wait(None, 1).unwrap_err().error.code());
+        until("it waits", || recv.counters().unwrap()[EvdCounter::Wait] == 2);
+        assert_eq!(sleeps(), 0);
+        server.ia.close(CloseFlags::Abrupt).unwrap();
+        assert_eq!(waiter.join().unwrap(), dat::ABORT);
+    });
+}
 
 /// A software EVD with this many events in it.
 pub(crate) fn with_events(rig: &Rig, n: u64) -> Evd {

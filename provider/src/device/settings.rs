@@ -1,5 +1,9 @@
 //! Settings of an IA.
 
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::Duration;
+
 /// Settings of an IA; the defaults come from the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IaSettings {
@@ -9,23 +13,32 @@ pub struct IaSettings {
     /// How long a peer waits before it retries, as a code of ibv_modify_qp(3). 26 is 81.92 ms: with
     /// 6 retries, an SRQ may be empty for half a second. Set by `DOORBELL_RNR_TIMER`, default 26.
     pub rnr_timer: u8,
+    /// How long a wait for a completion polls before it sleeps, up to 10 ms. Waits learn whether
+    /// that is of use: where it is not, polling becomes rare. Set in microseconds by
+    /// `DOORBELL_POLL_TIME`, default 50; 0 never polls.
+    pub poll_time: Duration,
 }
 
 impl Default for IaSettings {
     fn default() -> Self {
-        let number = |name: &str, most: u8, default: u8| match std::env::var(name) {
-            Err(_) => default,
-            Ok(text) => match text.parse() {
-                Ok(n) if n <= most => n,
-                _ => {
-                    tracing::warn!("{name}={text:?} is not a number from 0 to {most}: using {default}");
-                    default
-                }
-            },
-        };
         Self {
             rnr_retry: number("DOORBELL_RNR_RETRY", 7, 6),
             rnr_timer: number("DOORBELL_RNR_TIMER", 31, 26),
+            poll_time: Duration::from_micros(number("DOORBELL_POLL_TIME", 10_000, 50)),
         }
+    }
+}
+
+/// The number in an environment variable, from 0 to `most`.
+fn number<T: FromStr + PartialOrd + Display>(name: &str, most: T, default: T) -> T {
+    match std::env::var(name) {
+        Err(_) => default,
+        Ok(text) => match text.parse() {
+            Ok(n) if n <= most => n,
+            _ => {
+                tracing::warn!("{name}={text:?} is not a number from 0 to {most}: using {default}");
+                default
+            }
+        },
     }
 }

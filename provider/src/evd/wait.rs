@@ -26,6 +26,17 @@ pub(crate) struct Wait {
     solicited: bool,
 }
 
+/// Whether a wait polls.
+#[derive(Clone, Copy)]
+enum Polling {
+    /// Not yet.
+    Not,
+    /// Until this time.
+    Until(Instant),
+    /// Not any more: it sleeps.
+    Over,
+}
+
 fn bare(error: Error) -> WaitError {
     WaitError { error, more: 0 }
 }
@@ -255,24 +266,54 @@ impl EvdInner {
     ) -> Result<(Dequeued, usize), WaitError> {
         // A timeout that no `Instant` can represent never expires.
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        let mut polling = Polling::Not;
         loop {
             let more = match self.take_for(wait).map_err(bare)? {
-                Ok(found) => return Ok(found),
+                Ok(found) => {
+                    if let Polling::Until(end) = polling {
+                        // A yield may have taken longer than a sleep.
+                        self.patience.ended(Instant::now() < end);
+                    }
+                    return Ok(found);
+                }
                 Err(more) => more,
             };
-            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            let left = deadline.map(|d| d.saturating_duration_since(now));
             if left == Some(Duration::ZERO) {
                 let error = Error::new(ReturnType::TimeoutExpired, Subtype::None, "the timeout has expired");
                 return Err(WaitError { error, more });
             }
             if !wait.armed {
-                self.arm_for(wait).map_err(bare)?;
+                polling = self.next_polling(polling, wait, now);
+                match polling {
+                    // Another thread may have to run before the event comes.
+                    Polling::Until(_) => std::thread::yield_now(),
+                    _ => self.arm_for(wait).map_err(bare)?,
+                }
                 continue;
             }
             self.is_blocked(wait);
             let device = self.block(left).map_err(|error| WaitError { error, more })?;
             wait.notified |= device && wait.solicited;
             wait.armed = false;
+        }
+    }
+
+    /// What a wait does that has found nothing. Only completions come soon enough to poll for. Those
+    /// that are solicited have to be asked for by arming the CQ.
+    fn next_polling(&self, polling: Polling, wait: &Wait, now: Instant) -> Polling {
+        match polling {
+            Polling::Not if self.channel.is_some() && !wait.solicited => {
+                let end = self.patience.begin(now, self.device.settings.poll_time);
+                end.map_or(Polling::Over, Polling::Until)
+            }
+            Polling::Until(end) if now >= end => {
+                self.patience.ended(false);
+                Polling::Over
+            }
+            Polling::Until(_) => polling,
+            Polling::Not | Polling::Over => Polling::Over,
         }
     }
 

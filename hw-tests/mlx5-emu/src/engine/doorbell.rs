@@ -221,7 +221,7 @@ fn written_soon(uar: Area, register: usize) -> bool {
         if start.elapsed() > LOST_PROCESSOR {
             return false;
         }
-        std::thread::yield_now();
+        crate::sys::yield_now();
     }
     true
 }

@@ -222,6 +222,12 @@ impl Memory {
     }
 }
 
+/// Lets other threads run. `sched_yield` would run the engine.
+pub fn yield_past_device() {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_sched_yield) };
+}
+
 /// Takes a QP to INIT with all rights.
 pub fn to_init(qp: *mut ibv_qp) {
     // SAFETY: live QP; all-zero is a valid attribute structure.
