@@ -137,8 +137,9 @@ struct Mapping {
     inode: u64,
 }
 
-/// The mappings of UAR memory with these inodes, by one request for each shared mapping of a file: a
-/// tenth of the time of [`listed`]. `None` where the kernel does not have the request.
+/// The mappings of UAR memory with these inodes, by one request for each shared mapping of a file. A
+/// program has few of these, and hundreds of other mappings, which [`listed`] reads as well. `None`
+/// where the kernel does not have the request.
 fn asked(maps: &File, is_wanted: impl Fn(u64) -> bool) -> Option<Vec<Mapping>> {
     let mut found = Vec::new();
     let mut next = 0;
