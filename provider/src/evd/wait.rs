@@ -281,6 +281,9 @@ impl EvdInner {
             let now = Instant::now();
             let left = deadline.map(|d| d.saturating_duration_since(now));
             if left == Some(Duration::ZERO) {
+                if let Polling::Until(_) = polling {
+                    self.patience.ended(false);
+                }
                 let error = Error::new(ReturnType::TimeoutExpired, Subtype::None, "the timeout has expired");
                 return Err(WaitError { error, more });
             }
