@@ -200,9 +200,11 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatEmptySends, 1, 74.0),
         (CaseName::DatAnswer, 1, 457.0),
         (CaseName::DatRecv, 1, 193.0),
-        (CaseName::DatRecv, 2, 246.0),
+        // 240 and 249, or 250 and 259: changes elsewhere in the crate make the compiler allocate the
+        // registers of these functions in one way or the other.
+        (CaseName::DatRecv, 2, 257.0),
         (CaseName::DatRecvLmrs, 1, 193.0),
-        (CaseName::DatRecvLmrs, 2, 256.0),
+        (CaseName::DatRecvLmrs, 2, 266.0),
         (CaseName::DatRecvFourLmrs, 1, 193.0),
     ];
     let by_verbs = [

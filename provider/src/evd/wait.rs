@@ -270,10 +270,7 @@ impl EvdInner {
         loop {
             let more = match self.take_for(wait).map_err(bare)? {
                 Ok(found) => {
-                    if let Polling::Until(end) = polling {
-                        // A yield may have taken longer than a sleep.
-                        self.patience.ended(Instant::now() < end);
-                    }
+                    self.has_ended(polling, true);
                     return Ok(found);
                 }
                 Err(more) => more,
@@ -281,9 +278,7 @@ impl EvdInner {
             let now = Instant::now();
             let left = deadline.map(|d| d.saturating_duration_since(now));
             if left == Some(Duration::ZERO) {
-                if let Polling::Until(_) = polling {
-                    self.patience.ended(false);
-                }
+                self.has_ended(polling, false);
                 let error = Error::new(ReturnType::TimeoutExpired, Subtype::None, "the timeout has expired");
                 return Err(WaitError { error, more });
             }
@@ -303,6 +298,14 @@ impl EvdInner {
         }
     }
 
+    /// Notes whether it was of use that a wait polled.
+    fn has_ended(&self, polling: Polling, found: bool) {
+        if let Polling::Until(end) = polling {
+            // A yield may have taken longer than a sleep.
+            self.patience.ended(found && Instant::now() < end);
+        }
+    }
+
     /// What a wait does that has found nothing. Only completions come soon enough to poll for. Those
     /// that are solicited have to be asked for by arming the CQ.
     fn next_polling(&self, polling: Polling, wait: &Wait, now: Instant) -> Polling {
@@ -312,7 +315,7 @@ impl EvdInner {
                 end.map_or(Polling::Over, Polling::Until)
             }
             Polling::Until(end) if now >= end => {
-                self.patience.ended(false);
+                self.has_ended(polling, false);
                 Polling::Over
             }
             Polling::Until(_) => polling,
