@@ -59,6 +59,8 @@ const ENDS: [&str; 2] = ["server", "client"];
 /// script prints the client's output; the server's is in a file.
 const PAIR: &str = r#"
 [ -z "$OWN_NETWORK" ] || ip link set lo up || exit
+# The commands below stay off the server's processor.
+taskset -p -c "$CLIENT_PROCESSOR" $$ >/dev/null || exit
 export LD_PRELOAD=$SHORT_SLEEP${DEVICE_LIBRARY:+:$DEVICE_LIBRARY}
 timeout 60 taskset -c "$SERVER_PROCESSOR" dtest -P "$IA" -s -b 4096 -t >"$SERVER_OUTPUT" 2>&1 </dev/null &
 server=$!
