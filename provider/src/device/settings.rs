@@ -13,9 +13,9 @@ pub struct IaSettings {
     /// How long a peer waits before it retries, as a code of ibv_modify_qp(3). 26 is 81.92 ms: with
     /// 6 retries, an SRQ may be empty for half a second. Set by `DOORBELL_RNR_TIMER`, default 26.
     pub rnr_timer: u8,
-    /// How long a wait for a completion polls before it sleeps, up to 10 ms. Waits learn whether
-    /// that is of use: where it is not, polling becomes rare. Set in microseconds by
-    /// `DOORBELL_POLL_TIME`, default 50; 0 never polls.
+    /// How long a wait for a completion polls before it sleeps; zero: it sleeps at once. Waits learn
+    /// whether polling is of use: where it is not, it becomes rare. Set by `DOORBELL_POLL_TIME` in
+    /// microseconds, 0 to 10,000, default 50.
     pub poll_time: Duration,
 }
 
