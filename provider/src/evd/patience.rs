@@ -5,12 +5,19 @@
 //! After a wait that polled in vain, the next waits sleep at once: none after the first time, one
 //! after the second in a row, then 2, 4, and so on up to [`MOST`]. A program that waits for rare
 //! events hardly ever polls.
+//!
+//! A wait yields the processor between its polls, because a thread on the same processor may have to
+//! run before the event comes. If a third one takes a whole time slice, that costs more than a sleep:
+//! a thread that is woken would have preempted it. After one such yield, [`MOST`] waits sleep at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// The most waits in a row that sleep at once.
 const MOST: u32 = 1024;
+
+/// So many poll times behind the end of polling, another program has had the processor.
+const TIME_SLICE: u32 = 8;
 
 /// What the waits of an EVD have learned. Only the EVD's waiter uses it.
 #[derive(Debug, Default)]
@@ -35,11 +42,18 @@ impl Patience {
         now.checked_add(poll_time)
     }
 
-    /// A wait has stopped polling. `useful`: its event came in time.
-    pub(super) fn ended(&self, useful: bool) {
-        let next = if useful { 0 } else { self.next.load(Ordering::Relaxed) };
-        self.skip.store(next, Ordering::Relaxed);
-        let then = if useful { 0 } else { (next * 2).clamp(1, MOST) };
+    /// A wait has stopped polling at `now`, after it was allowed to until `end`. `found`: it has its
+    /// event.
+    pub(super) fn ended(&self, found: bool, now: Instant, end: Instant, poll_time: Duration) {
+        let next = self.next.load(Ordering::Relaxed);
+        let (skip, then) = if now.saturating_duration_since(end) > poll_time.saturating_mul(TIME_SLICE) {
+            (MOST, MOST)
+        } else if found && now < end {
+            (0, 0)
+        } else {
+            (next, (next * 2).clamp(1, MOST))
+        };
+        self.skip.store(skip, Ordering::Relaxed);
         self.next.store(then, Ordering::Relaxed);
     }
 }
@@ -48,10 +62,23 @@ impl Patience {
 mod tests {
     use super::*;
 
+    const POLL_TIME: Duration = Duration::from_micros(50);
+
     /// How many waits sleep at once before the next that polls.
     fn sleeps(patience: &Patience) -> u32 {
-        let polls = || patience.begin(Instant::now(), Duration::from_micros(50)).is_some();
+        let polls = || patience.begin(Instant::now(), POLL_TIME).is_some();
         (0..).find(|_| polls()).unwrap()
+    }
+
+    /// A wait polls, and stops this long after the end of the time to poll.
+    fn stop(patience: &Patience, found: bool, late: Duration) {
+        let end = Instant::now();
+        patience.ended(found, end + late, end, POLL_TIME);
+    }
+
+    fn find(patience: &Patience) {
+        let now = Instant::now();
+        patience.ended(true, now, now + POLL_TIME, POLL_TIME);
     }
 
     #[test]
@@ -60,7 +87,7 @@ mod tests {
         let mut before = Vec::new();
         for _ in 0..14 {
             before.push(sleeps(&patience));
-            patience.ended(false);
+            stop(&patience, false, Duration::ZERO);
         }
         assert_eq!(before, [0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024]);
     }
@@ -68,15 +95,25 @@ mod tests {
     #[test]
     fn an_event_in_time_makes_the_next_wait_poll() {
         let patience = Patience::default();
-        for _ in 0..5 {
+        for found in [false, true, false, true, false] {
             sleeps(&patience);
-            patience.ended(false);
+            // An event behind the time has come too late.
+            stop(&patience, found, POLL_TIME);
         }
         assert_eq!(sleeps(&patience), 8);
-        patience.ended(true);
+        find(&patience);
         assert_eq!(sleeps(&patience), 0);
-        patience.ended(false);
+        stop(&patience, false, Duration::ZERO);
         assert_eq!(sleeps(&patience), 0);
+    }
+
+    #[test]
+    fn a_time_slice_of_another_program_makes_polling_rare_at_once() {
+        for found in [false, true] {
+            let patience = Patience::default();
+            stop(&patience, found, Duration::from_millis(3));
+            assert_eq!(sleeps(&patience), MOST);
+        }
     }
 
     #[test]

@@ -301,8 +301,7 @@ impl EvdInner {
     /// Notes whether it was of use that a wait polled.
     fn has_ended(&self, polling: Polling, found: bool) {
         if let Polling::Until(end) = polling {
-            // A yield may have taken longer than a sleep.
-            self.patience.ended(found && Instant::now() < end);
+            self.patience.ended(found, Instant::now(), end, self.device.settings.poll_time);
         }
     }
 
