@@ -102,7 +102,7 @@ impl Spin {
             self.useful = false;
             return SpinWait::Over;
         }
-        crate::sys::yield_now();
+        sys::yield_now();
         if now.elapsed() > OTHERS_RAN {
             self.busy_until = Instant::now() + self.busy_for;
             self.busy_for = (self.busy_for * 2).min(BUSY.1);
@@ -350,7 +350,7 @@ fn run() {
             // On a busy machine a thread that only yields keeps its own program off the processor.
             match idle {
                 0..100 => {}
-                100..1000 => crate::sys::yield_now(),
+                100..1000 => sys::yield_now(),
                 _ => {
                     sleep(&[], SHORTEST, wakes);
                 }

@@ -338,7 +338,7 @@ fn poll_step() -> bool {
 /// [`crate::dat`]).
 ///
 /// Does nothing when the driver's last poll was one of libmlx5's, which ran the engine. Returns true
-/// if there is news, or if the peers of other processes got the processor when they needed it.
+/// if the engine wrote a completion, or if [`polled_in_vain`] has decided whether to yield.
 pub(crate) fn driver_polls() -> bool {
     static LAST: AtomicU64 = AtomicU64::new(0);
     if !hooked() || !device::exists() {

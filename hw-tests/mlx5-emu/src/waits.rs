@@ -8,8 +8,8 @@
 //! as well. The helper leaves both to the thread as long as it finds few doorbells that no sleep
 //! took.
 //!
-//! A driver that polls without libmlx5 before it sleeps calls sched_yield(2) between its polls. That
-//! runs the queues, too.
+//! A driver that polls CQs without libmlx5 before it sleeps may call sched_yield(2) between its polls.
+//! That call runs the queues, too.
 //!
 //! Only one thread of a process does this at a time. Other threads sleep on their own descriptors
 //! only. So does every thread while the process polls CQs without a pause.
@@ -210,7 +210,7 @@ unsafe fn wait(list: &mut [pollfd], time: Option<Duration>, mask: *const sigset_
                 // SAFETY: by contract.
                 let result = unsafe { sleep(list, &[], Some(Duration::ZERO), mask) };
                 if result == 0 {
-                    crate::sys::yield_now();
+                    sys::yield_now();
                 }
                 (result, left() == Some(Duration::ZERO))
             }
@@ -280,8 +280,8 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
     }
 }
 
-/// sched_yield(2): what a driver calls between two polls of its own runs the device. The processor
-/// is given away as often as that has been of use.
+/// sched_yield(2), which a driver calls between two polls of its own: runs the device. While the
+/// program has peers in other processes, [`crate::patience`] decides how often the thread yields.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn sched_yield() -> c_int {
     if !driver_polls() {

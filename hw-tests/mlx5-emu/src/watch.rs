@@ -158,8 +158,8 @@ fn asked(maps: &File, is_wanted: impl Fn(u64) -> bool) -> Option<Vec<Mapping>> {
         if !is_wanted(inode) {
             continue;
         }
-        // A file of another file system may have the same inode number, so the name decides. The
-        // request fails if the buffer is too short for the name, which is another file's then.
+        // A file of another file system may have the same inode number, so the name decides. If the
+        // name is too long for the buffer, the request fails; the file is another one then.
         query[10] = name.len() as u64;
         query[11] = name.as_mut_ptr().expose_provenance() as u64;
         query[2] = start;
@@ -293,7 +293,7 @@ impl Watch {
         loop {
             let mut request = [address, PAGE, if protect { uffd::PROTECT } else { 0 }];
             match control(self.fd.as_raw_fd(), uffd::WRITEPROTECT, &mut request) {
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => crate::sys::yield_now(),
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => sys::yield_now(),
                 // The mapping is gone, and so are its waiting writers.
                 Err(error) if !protect && error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
                 result => return result,

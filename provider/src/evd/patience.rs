@@ -7,8 +7,9 @@
 //! events hardly ever polls.
 //!
 //! A wait yields the processor between its polls, because a thread on the same processor may have to
-//! run before the event comes. If a third one takes a whole time slice, that costs more than a sleep:
-//! a thread that is woken would have preempted it. After one such yield, [`MOST`] waits sleep at once.
+//! run before the event comes. If an unrelated thread takes a whole time slice instead, polling costs
+//! more than a sleep, because a thread that is woken preempts such a thread. After one such yield,
+//! [`MOST`] waits sleep at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +17,8 @@ use std::time::{Duration, Instant};
 /// The most waits in a row that sleep at once.
 const MOST: u32 = 1024;
 
-/// So many poll times behind the end of polling, another program has had the processor.
+/// A wait that looks at the clock later than this many poll times after the end of its polling has
+/// lost the processor to another program.
 const TIME_SLICE: u32 = 8;
 
 /// What the waits of an EVD have learned. Only the EVD's waiter uses it.
@@ -42,8 +44,8 @@ impl Patience {
         now.checked_add(poll_time)
     }
 
-    /// A wait has stopped polling at `now`, after it was allowed to until `end`. `found`: it has its
-    /// event.
+    /// A wait has stopped polling at `now`; it was allowed to poll until `end`. `found`: its event has
+    /// come.
     pub(super) fn ended(&self, found: bool, now: Instant, end: Instant, poll_time: Duration) {
         let next = self.next.load(Ordering::Relaxed);
         let (skip, then) = if now.saturating_duration_since(end) > poll_time.saturating_mul(TIME_SLICE) {
@@ -97,7 +99,7 @@ mod tests {
         let patience = Patience::default();
         for found in [false, true, false, true, false] {
             sleeps(&patience);
-            // An event behind the time has come too late.
+            // An event that comes after the end does not count.
             stop(&patience, found, POLL_TIME);
         }
         assert_eq!(sleeps(&patience), 8);

@@ -298,15 +298,15 @@ impl EvdInner {
         }
     }
 
-    /// Notes whether it was of use that a wait polled.
+    /// Tells [`Patience`](super::patience::Patience) how a wait ended that has polled.
     fn has_ended(&self, polling: Polling, found: bool) {
         if let Polling::Until(end) = polling {
             self.patience.ended(found, Instant::now(), end, self.device.settings.poll_time);
         }
     }
 
-    /// What a wait does that has found nothing. Only completions come soon enough to poll for. Those
-    /// that are solicited have to be asked for by arming the CQ.
+    /// Whether a wait polls on after it has found nothing. Events other than completions come too
+    /// rarely to poll for. Which completions are solicited is known only from an armed CQ.
     fn next_polling(&self, polling: Polling, wait: &Wait, now: Instant) -> Polling {
         match polling {
             Polling::Not if self.channel.is_some() && !wait.solicited => {
