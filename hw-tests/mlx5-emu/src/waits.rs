@@ -281,7 +281,7 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
 }
 
 /// sched_yield(2), which a driver calls between two polls of its own: runs the device. While the
-/// program has peers in other processes, [`crate::patience`] decides how often the thread yields.
+/// program has peers in other processes, `patience.rs` decides how often the thread yields.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn sched_yield() -> c_int {
     if !driver_polls() {
