@@ -141,7 +141,8 @@ pub(crate) struct Device {
     pub(crate) net: Net,
     pub(crate) faults: Faults,
     pub(crate) port_up: bool,
-    /// The device was removed or met a fatal error.
+    /// The device was removed or met a fatal error. It carries out no request, of its own QPs or of
+    /// others, and takes no answer.
     pub(crate) dead: bool,
     /// Scratch lists, kept to avoid allocation.
     pub(crate) gather: Vec<Seg>,

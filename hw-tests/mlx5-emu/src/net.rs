@@ -643,7 +643,7 @@ impl Device {
                     self.net.send_reply(&request, reply);
                 }
             }
-            Some(FRAME_REPLY) => {
+            Some(FRAME_REPLY) if !self.dead => {
                 let (Some(code), Some(value), Some(_)) = (cursor.u8(), cursor.u8(), cursor.u8()) else {
                     return;
                 };

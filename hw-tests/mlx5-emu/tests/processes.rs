@@ -24,6 +24,9 @@ const PIECES: usize = 60;
 const BATCH: usize = 50;
 const BATCHES: usize = 100;
 
+/// A completion's status: the peer did not answer.
+const RETRY_EXC: u32 = 12;
+
 /// One end of a connection: a QP, its CQ, and memory of two messages.
 struct Side {
     cq: *mut ibv_cq,
@@ -176,6 +179,16 @@ fn other_process() {
             say(&side.words());
             line();
         }
+        "break" => {
+            side.connect(&words);
+            assert_eq!(post_recv(side.qp, 1, &[side.memory.sge(0, 8)]), 0);
+            mlx5_emu::fatal_error();
+            say(&side.words());
+            let reader = std::thread::spawn(line);
+            while !reader.is_finished() {
+                assert_eq!(poll_all(side.cq).len(), 0, "a broken device delivers nothing");
+            }
+        }
         other => panic!("no part {other}"),
     }
 }
@@ -239,8 +252,17 @@ fn peers_on_one_processor_soon_let_each_other_run() {
 }
 
 #[test]
+fn a_broken_device_does_not_answer() {
+    let mut other = start("break");
+    let (side, _) = meet(&mut other);
+    send(side.qp, 1, SIGNALED, &[side.memory.sge(0, 8)]);
+    assert_eq!(side.wait(1)[0].status, RETRY_EXC);
+    other.tell("done");
+    other.ends_well();
+}
+
+#[test]
 fn a_peer_that_is_killed_fails_what_waits_for_it() {
-    const RETRY_EXC: u32 = 12;
     const FLUSHED: u32 = 5;
     let mut other = start("die");
     let (side, _) = meet(&mut other);

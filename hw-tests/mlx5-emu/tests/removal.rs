@@ -15,8 +15,10 @@ fn a_removed_device_refuses_all_but_destruction() {
     let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
     let (a, _) = rig.pair(cq, srq);
     let memory = rig.memory(4096);
+    assert_eq!(post_srq(srq, 7, &[memory.sge(64, 64)]), 0);
     mlx5_emu::remove_device();
     assert_eq!(async_events(rig.ctx), [DEVICE_FATAL]);
+    // Stepped by the post and by the polls.
     send(a, 1, SIGNALED, &[memory.sge(0, 64)]);
     assert_eq!(poll_all(cq).len(), 0, "posting does nothing any more");
     // SAFETY: live context; the call fails.

@@ -74,7 +74,7 @@ impl Device {
         // The hardware ignores doorbells of a queue that cannot send, and does not read its
         // doorbell record. After RESET the record still holds the counter of the previous
         // connection, until the driver clears the record.
-        if self.qps[index].state.ignores_sends() || !self.refresh_sq(index) {
+        if self.dead || self.qps[index].state.ignores_sends() || !self.refresh_sq(index) {
             return;
         }
         match self.qps[index].state {

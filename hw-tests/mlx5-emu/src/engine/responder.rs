@@ -164,6 +164,9 @@ impl Device {
     /// Carries out a request at a QP of this process.
     #[inline]
     pub(crate) fn respond(&mut self, request: &Request, payload: Payload<'_>) -> Reply {
+        if self.dead {
+            return Reply::Silence;
+        }
         let Some(index) = self.qp_by_number(request.dest_qpn) else {
             return self.deliver_to_group(request, payload);
         };
