@@ -261,6 +261,21 @@ unsafe fn lib_for(context: *mut ibv_context) -> Result<&'static Lib, DvError> {
     if unsafe { (lib.is_supported)((*context).device) } { Ok(lib) } else { Err(DvError::NotMlx5) }
 }
 
+/// Loads libmlx5, which registers its driver with libibverbs. Call it before the program's first
+/// ibv_get_device_list(3): that call loads the drivers of all makers of devices, which takes a
+/// millisecond, unless the drivers that are loaded already drive every device.
+///
+/// # Errors
+///
+/// [`DvError::Library`].
+///
+/// # References
+///
+/// rdma-core, libibverbs/init.c, `ibverbs_get_device_list`.
+pub fn load_driver() -> Result<(), DvError> {
+    lib().map(|_| ())
+}
+
 /// Checks that libmlx5 is installed and drives this device; the error says what is missing.
 ///
 /// # Errors

@@ -38,6 +38,13 @@ impl<Q, V> DerefMut for Adopted<Q, V> {
     }
 }
 
+/// Loads libmlx5, so that libibverbs need not load all drivers where every device is an mlx5.
+pub(crate) fn load_driver() {
+    if let Err(error) = dv::load_driver() {
+        tracing::debug!(%error, "libibverbs loads the drivers of all devices");
+    }
+}
+
 /// The reason why the direct path cannot drive this device's queues, or `None`.
 pub(crate) fn unsupported_reason(context: &Context) -> Option<String> {
     // libmlx5 turns signatures on if this variable exists, and the direct path writes no
