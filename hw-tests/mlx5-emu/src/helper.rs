@@ -332,6 +332,7 @@ fn run() {
         hooked = device.hooked_steps;
         let timer = device.next_timer_ns().map(Duration::from_nanos);
         let contexts = device.contexts.len();
+        let has_peers = device.net.has_peers();
         let restless = device.is_restless();
         let wanted = watch.as_mut().and_then(|watch| watch.note(&mut device));
         let gone = device.net.take_gone();
@@ -405,7 +406,13 @@ fn run() {
         } else if served && wait > LONGEST && !device::lock().net.hand_over() {
             wait = LONGEST;
         }
-        if sleep_on_net(program_polls || served, watch.as_ref(), wait, wakes) {
+        // Posts serve the peers as well. During a burst of posts, each message of a peer would else
+        // wake this thread, which then takes the processor and the lock from the program.
+        let posts = by_hook && has_peers;
+        if posts {
+            wait = wait.min(SHORTEST);
+        }
+        if sleep_on_net(program_polls || served || posts, watch.as_ref(), wait, wakes) {
             nap = SHORTEST;
         }
     }

@@ -70,6 +70,13 @@ struct Page {
     quiet_at: Option<Instant>,
 }
 
+impl Page {
+    /// Whether `other` is the same page at the same address.
+    fn is_at(&self, other: &Self) -> bool {
+        (self.address, self.context, self.index) == (other.address, other.context, other.index)
+    }
+}
+
 /// A doorbell page that is being written, by a thread that waits for [`Watch::lift`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Touched {
@@ -101,6 +108,26 @@ impl Wanted {
             pages: state.uar_pages.iter().map(|page| page.index).collect(),
         };
         Self(device.contexts.iter().map(of_context).collect())
+    }
+
+    /// The pages in these mappings.
+    fn pages_in(&self, mappings: Vec<Mapping>) -> Vec<Page> {
+        let mut found = Vec::new();
+        for Mapping { start, end, offset, inode } in mappings {
+            let Some(wanted) = self.0.iter().find(|wanted| wanted.inode == inode) else { continue };
+            // The device's own mapping covers all pages; a program maps them one by one.
+            if start <= wanted.own && wanted.own < end {
+                continue;
+            }
+            for step in 0..(end - start) / PAGE {
+                let Ok(index) = u32::try_from(offset / PAGE + step) else { break };
+                if wanted.pages.contains(&index) {
+                    let (context, address) = (wanted.context, start + step * PAGE);
+                    found.push(Page { address, context, index, protected: false, quiet_at: None });
+                }
+            }
+        }
+        found
     }
 }
 
@@ -137,6 +164,28 @@ struct Mapping {
     inode: u64,
 }
 
+/// The shared mapping of a file at this address. With [`procmap::OR_NEXT`] in `flags`: that one or the
+/// next. `name` gets the name of its file.
+fn query(maps: &File, address: u64, flags: u64, name: &mut [u8]) -> io::Result<Mapping> {
+    let mut query = [0; procmap::WORDS];
+    query[0] = size_of_val(&query) as u64;
+    query[1] = procmap::SHARED | procmap::OF_FILE | flags;
+    query[2] = address;
+    query[10] = name.len() as u64;
+    query[11] = if name.is_empty() { 0 } else { name.as_mut_ptr().expose_provenance() as u64 };
+    control(maps.as_raw_fd(), procmap::QUERY, &mut query)?;
+    let [_, _, _, start, end, _, _, offset, inode, ..] = query;
+    Ok(Mapping { start, end, offset, inode })
+}
+
+/// The mapping at this address, if it is one of UAR memory.
+fn asked_at(maps: &File, address: u64) -> Option<Mapping> {
+    // A longer name, which is that of another file, is an error.
+    let mut name = [0u8; 64];
+    let mapping = query(maps, address, 0, &mut name).ok()?;
+    String::from_utf8_lossy(&name).contains(UAR_NAME).then_some(mapping)
+}
+
 /// The mappings of UAR memory with these inodes, by one request for each shared mapping of a file. A
 /// program has few of these, and hundreds of other mappings, which [`listed`] reads as well. `None`
 /// where the kernel does not have the request.
@@ -144,28 +193,14 @@ fn asked(maps: &File, is_wanted: impl Fn(u64) -> bool) -> Option<Vec<Mapping>> {
     let mut found = Vec::new();
     let mut next = 0;
     loop {
-        let mut name = [0u8; 64];
-        let mut query = [0; procmap::WORDS];
-        query[0] = size_of_val(&query) as u64;
-        query[1] = procmap::SHARED | procmap::OF_FILE | procmap::OR_NEXT;
-        query[2] = next;
-        match control(maps.as_raw_fd(), procmap::QUERY, &mut query) {
+        let mapping = match query(maps, next, procmap::OR_NEXT, &mut []) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Some(found),
             outcome => outcome.ok()?,
-        }
-        let [_, _, _, start, end, _, _, offset, inode, ..] = query;
-        next = end;
-        if !is_wanted(inode) {
-            continue;
-        }
-        // A file of another file system may have the same inode number, so the name decides. If the
-        // name is too long for the buffer, the request fails; the file is another one then.
-        query[10] = name.len() as u64;
-        query[11] = name.as_mut_ptr().expose_provenance() as u64;
-        query[2] = start;
-        let named = control(maps.as_raw_fd(), procmap::QUERY, &mut query).is_ok() && query[3] == start;
-        if named && String::from_utf8_lossy(&name).contains(UAR_NAME) {
-            found.push(Mapping { start, end, offset, inode });
+        };
+        next = mapping.end;
+        // A file of another file system may have the same inode number.
+        if is_wanted(mapping.inode) && asked_at(maps, mapping.start).as_ref() == Some(&mapping) {
+            found.push(mapping);
         }
     }
 }
@@ -337,24 +372,20 @@ impl Watch {
 
     /// The program's mappings of the UAR pages at this moment.
     fn mapped_pages(&self, wanted: &Wanted) -> Option<Vec<Page>> {
-        let mut found: Vec<Page> = Vec::new();
         let is_wanted = |inode| wanted.0.iter().any(|wanted| wanted.inode == inode);
         let mappings = asked(&self.maps, is_wanted).or_else(|| listed(&self.maps))?;
-        for Mapping { start, end, offset, inode } in mappings {
-            let Some(wanted) = wanted.0.iter().find(|wanted| wanted.inode == inode) else { continue };
-            // The device's own mapping covers all pages; a program maps them one by one.
-            if start <= wanted.own && wanted.own < end {
-                continue;
-            }
-            for step in 0..(end - start) / PAGE {
-                let Ok(index) = u32::try_from(offset / PAGE + step) else { break };
-                if wanted.pages.contains(&index) {
-                    let (context, address) = (wanted.context, start + step * PAGE);
-                    found.push(Page { address, context, index, protected: false, quiet_at: None });
-                }
-            }
+        Some(wanted.pages_in(mappings))
+    }
+
+    /// Those of these pages that are still mapped, by one request for each. Without an answer for one
+    /// of them, all mappings of UAR pages.
+    fn still_mapped(&self, pages: &[Page], wanted: &Wanted) -> Vec<Page> {
+        let mappings = pages.iter().filter_map(|page| asked_at(&self.maps, page.address)).collect();
+        let mapped = wanted.pages_in(mappings);
+        if pages.iter().all(|page| mapped.iter().any(|mapped| mapped.is_at(page))) {
+            return mapped;
         }
-        Some(found)
+        self.mapped_pages(wanted).unwrap_or_default()
     }
 
     /// Registers these pages and watches them from now on.
@@ -368,16 +399,15 @@ impl Watch {
             let mut request = [page.address, PAGE, uffd::MODE_WP, 0];
             control(self.fd.as_raw_fd(), uffd::REGISTER, &mut request).is_ok()
         });
-        let now = self.mapped_pages(wanted).unwrap_or_default();
-        let same = |a: &Page, b: &Page| (a.address, a.context, a.index) == (b.address, b.context, b.index);
+        let now = self.still_mapped(&found, wanted);
         found.retain_mut(|page| {
-            let still = now.iter().any(|now| same(now, page));
+            let still = now.iter().any(|now| now.is_at(page));
             if !still {
                 // Fails if the address is not mapped any more.
                 let _ = control(self.fd.as_raw_fd(), uffd::UNREGISTER, &mut [page.address, PAGE]);
             }
             // The protection state is not carried over: the mapping at an address may have changed.
-            page.quiet_at = self.pages.iter().find(|old| same(old, page)).and_then(|old| old.quiet_at);
+            page.quiet_at = self.pages.iter().find(|old| old.is_at(page)).and_then(|old| old.quiet_at);
             still
         });
         self.complete = wanted.0.iter().all(|wanted| {
@@ -450,7 +480,11 @@ mod tests {
         // The kernel may show neighbours with adjoining offsets as one mapping, but not these.
         assert_eq!(list.len(), 2);
         match asked(&maps, |other| other == inode) {
-            Some(asked) => assert_eq!(asked, list),
+            Some(asked) => {
+                assert_eq!(asked, list);
+                let first = asked_at(&maps, list[0].start);
+                assert_eq!(first.as_ref(), Some(&list[0]));
+            }
             None => println!("this kernel does not describe single mappings: the list is used"),
         }
         for page in pages {
