@@ -62,6 +62,8 @@ pub struct Ends {
 
 /// Maximum number of messages that a sender has outstanding.
 const SENDS: u32 = 128;
+/// Buffers of the SRQ for their messages. All are posted before a message arrives.
+pub const RECEIVES: u32 = 128;
 
 /// A message length that does not fit into a completion entry.
 const MESSAGE: u32 = 1000;
@@ -101,7 +103,7 @@ impl Queues {
             // read no variable.
             unsafe { std::env::set_var("MLX5_SCATTER_TO_CQE", "0") };
         }
-        let (mut queues, context, pd) = Self::create(SENDS, 1);
+        let (mut queues, context, pd) = Self::create(RECEIVES, 1);
         // SAFETY: the queues were made a moment ago.
         let Sender { qp, cq } = unsafe { queues.sender(context, pd, case == CaseName::SendWr) };
         if in_buffer {

@@ -12,7 +12,7 @@ use mlx5_direct::{Completion, Cq, DataSeg, Sq, Srq, Template, WqeIndex, Wr, wr::
 use crate::{
     case::{Case, GROUP},
     plan::{CaseName, Spec, Subject},
-    queues::{Ends, Queues},
+    queues::{Ends, Queues, RECEIVES},
 };
 
 /// Bytes of an inline message.
@@ -44,7 +44,7 @@ struct Bench<S> {
 pub fn path(subject: Subject, spec: &Spec) -> Box<dyn Case> {
     let direct = subject == Subject::Mlx5Direct;
     let message = direct && spec.case.is_message();
-    let receives = if message { 0 } else { 2 * GROUP };
+    let receives = if message { 0 } else { RECEIVES };
     let (queues, ends) = Queues::for_sends(receives, spec.case);
     let texts: Texts = (0..GROUP).map(|n| [n as u8; TEXT]).collect();
     let sge = ibv_sge { length: 64, ..queues.sge(0) };
@@ -163,14 +163,15 @@ struct Receives {
 }
 
 impl Receives {
-    /// Takes the queues over, and posts the buffers of two groups.
+    /// Takes the queues over, and posts all buffers.
     fn new(queues: &Queues) -> Self {
         // SAFETY: the queues live as long as the process and nobody else posts to or polls them;
         // the buffers are leaked and never accessed.
-        let (srq, cq) = unsafe { (Srq::from_verbs(queues.srq(), None), Cq::from_verbs(queues.cq())) };
+        let (srq, cq) =
+            unsafe { (Srq::from_verbs(queues.srq(), Some(RECEIVES)), Cq::from_verbs(queues.cq())) };
         let (mut srq, cq) = (srq.expect("an SRQ"), cq.expect("a CQ"));
         let buffer = |n| (DataSeg::new(queues.address(n), 4096, queues.lkey()), u64::from(n));
-        assert_eq!(srq.post_batch((0..2 * GROUP).map(buffer)), 2 * GROUP);
+        assert_eq!(srq.post_batch((0..RECEIVES).map(buffer)), RECEIVES);
         Self { srq, cq }
     }
 }
@@ -258,7 +259,8 @@ impl Sends for Direct {
     #[inline(always)]
     fn messages(&mut self, queues: &Queues, _: &Ends) {
         let Some(Receives { srq, cq }) = &mut self.receives else { unreachable!("no receives") };
-        for (text, cookie) in self.texts.iter().zip(0..) {
+        let lkey = queues.lkey();
+        for text in &self.texts {
             let slot = loop {
                 if let Some(receive) = cq.poll_if_receive() {
                     break receive.slot;
@@ -274,10 +276,9 @@ impl Sends for Direct {
                 }
             };
             let buffer = srq.complete(slot).expect("in use");
-            let posted =
-                srq.post_one(DataSeg::new(queues.address(buffer as u32), 4096, queues.lkey()), buffer);
+            let posted = srq.post_one(DataSeg::new(queues.address(buffer as u32), 4096, lkey), buffer);
             assert!(posted.is_ok(), "the SRQ is full");
-            assert!(self.sq.post(Wr::send(Inline(text)).signalled(), cookie).is_ok(), "full");
+            assert!(self.sq.post(Wr::send(Inline(text)).signalled(), buffer).is_ok(), "full");
             black_box(reap_one(&mut self.cq, &mut self.sq));
         }
     }

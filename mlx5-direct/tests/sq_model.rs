@@ -550,6 +550,19 @@ fn the_count_of_blocks_passes_16_bits() {
     }
 }
 
+/// Batches that are long enough to change the high byte of the block number, up to 65,536 blocks and
+/// beyond.
+#[test]
+fn block_numbers_of_a_long_batch_count_on_in_both_bytes() {
+    let mut session = Session::new(1024, 1024, 256, true);
+    for batch in 0..100 {
+        session.apply(&Op::Batch(vec![30; 700]));
+        assert_eq!(session.outstanding.len(), 700, "batch {batch}");
+        session.apply(&Op::Complete(699));
+    }
+    assert_eq!(session.next, 70_000u32 as u16);
+}
+
 /// Two pieces of inline data whose seam is at each byte around the end of the ring.
 #[test]
 fn pieces_of_inline_data_meet_the_end_of_the_ring_at_each_byte() {

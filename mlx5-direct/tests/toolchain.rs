@@ -395,7 +395,7 @@ fn counts_are_within_limits() -> Result<(), Failed> {
         ("poll_receives", "poll_empty", 32, 24.2),
         ("send_inline", "send_inline", 32, 42.8),
         ("send_segment", "send_segment", 32, 39.8),
-        ("send_batch", "send_batch", 32, 22.9),
+        ("send_batch", "send_batch", 32, 20.3),
         ("send_prepared", "send_prepared", 32, 43.9),
         ("send_template", "send_template", 32, 40.9),
         ("poll_sends", "poll_sends", 32, 23.1),

@@ -442,6 +442,14 @@ pub(crate) struct BlocksMut<'a, C> {
     _memory: PhantomData<&'a mut Posted<C>>,
 }
 
+impl<C> BlocksMut<'_, C> {
+    /// The size of the records that are left, in bytes.
+    #[inline(always)]
+    pub(crate) fn left(&self) -> usize {
+        self.offset.cast_unsigned().wrapping_neg()
+    }
+}
+
 impl<'a, C> Iterator for BlocksMut<'a, C> {
     type Item = (Units<'a>, &'a mut Posted<C>);
 
@@ -466,7 +474,7 @@ impl<'a, C> Iterator for BlocksMut<'a, C> {
 
 /// Hides a value from the optimiser, which would otherwise keep each multiple of it in a register.
 #[inline(always)]
-fn opaque(value: usize) -> usize {
+pub(crate) fn opaque(value: usize) -> usize {
     #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
     {
         let mut value = value;
