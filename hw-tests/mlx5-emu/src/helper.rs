@@ -5,8 +5,8 @@
 //! doorbell pages for a while, and does not sleep as long as the processor is otherwise idle. If
 //! the pages cannot be watched, the thread looks at them every two milliseconds. While a thread of
 //! the program serves the device ([`crate::waits`]), the helper leaves the sockets and the doorbells
-//! to that thread. In [`Mode::Thread`] the thread polls like hardware. The other modes have no
-//! helper thread.
+//! to that thread; for [`SHORTEST`] after a post, it leaves the sockets to the program. In
+//! [`Mode::Thread`] the thread polls like hardware. The other modes have no helper thread.
 #![expect(unsafe_code, reason = "poll(2), signal masks, scheduling attributes and fork handlers")]
 
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
