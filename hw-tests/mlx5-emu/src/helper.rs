@@ -406,8 +406,8 @@ fn run() {
         } else if served && wait > LONGEST && !device::lock().net.hand_over() {
             wait = LONGEST;
         }
-        // Posts serve the peers as well. During a burst of posts, each message of a peer would else
-        // wake this thread, which then takes the processor and the lock from the program.
+        // Posts serve the peers as well. Otherwise each message of a peer would wake this thread
+        // during a burst of posts, and it would take the processor and the lock from the program.
         let posts = by_hook && has_peers;
         if posts {
             wait = wait.min(SHORTEST);
