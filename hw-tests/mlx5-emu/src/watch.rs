@@ -180,7 +180,7 @@ fn query(maps: &File, address: u64, flags: u64, name: &mut [u8]) -> io::Result<M
 
 /// The mapping at this address, if it is one of UAR memory.
 fn asked_at(maps: &File, address: u64) -> Option<Mapping> {
-    // A longer name, which is that of another file, is an error.
+    // The request fails for a longer name, which is that of another file.
     let mut name = [0u8; 64];
     let mapping = query(maps, address, 0, &mut name).ok()?;
     String::from_utf8_lossy(&name).contains(UAR_NAME).then_some(mapping)
@@ -198,7 +198,7 @@ fn asked(maps: &File, is_wanted: impl Fn(u64) -> bool) -> Option<Vec<Mapping>> {
             outcome => outcome.ok()?,
         };
         next = mapping.end;
-        // A file of another file system may have the same inode number.
+        // A file of another file system may have the same inode number, so the name decides.
         if is_wanted(mapping.inode) && asked_at(maps, mapping.start).as_ref() == Some(&mapping) {
             found.push(mapping);
         }
@@ -377,8 +377,8 @@ impl Watch {
         Some(wanted.pages_in(mappings))
     }
 
-    /// Those of these pages that are still mapped, by one request for each. Without an answer for one
-    /// of them, all mappings of UAR pages.
+    /// Which of these pages are still mapped, by one request for each. If one is gone, or the kernel
+    /// does not have the request: all pages that are mapped.
     fn still_mapped(&self, pages: &[Page], wanted: &Wanted) -> Vec<Page> {
         let mappings = pages.iter().filter_map(|page| asked_at(&self.maps, page.address)).collect();
         let mapped = wanted.pages_in(mappings);
@@ -484,6 +484,11 @@ mod tests {
                 assert_eq!(asked, list);
                 let first = asked_at(&maps, list[0].start);
                 assert_eq!(first.as_ref(), Some(&list[0]));
+                let other = sys::memfd(c"other", PAGE).unwrap();
+                let page = map(std::ptr::null_mut(), other.as_raw_fd());
+                assert_eq!(asked_at(&maps, page.expose_provenance() as u64), None, "no UAR memory");
+                // SAFETY: the mapping made above.
+                unsafe { libc::munmap(page, PAGE as usize) };
             }
             None => println!("this kernel does not describe single mappings: the list is used"),
         }

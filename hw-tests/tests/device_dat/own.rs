@@ -18,9 +18,8 @@ const NAMES12: &str = env!("DOORBELL_C12_NAMES");
 
 const VALGRIND: &str = "/usr/bin/valgrind";
 /// Memory errors and lost memory are failures, except those of other libraries that
-/// `c/valgrind.supp` lists. Threads take turns in order: valgrind runs one at a time, and otherwise
-/// threads that post without a pause keep out the one that takes the messages, for minutes on a busy
-/// machine.
+/// `c/valgrind.supp` lists. Valgrind runs one thread at a time. Without fair scheduling, threads that
+/// post without a pause delay the thread that takes the messages, for minutes on a busy machine.
 const MEMCHECK: [&str; 7] = [
     "-q",
     "--error-exitcode=99",

@@ -472,7 +472,8 @@ impl<'a, C> Iterator for BlocksMut<'a, C> {
     }
 }
 
-/// Hides a value from the optimiser, which would otherwise keep each multiple of it in a register.
+/// Hides a value from the optimiser, which would otherwise keep what is derived from it, such as each
+/// multiple, in registers of its own.
 #[inline(always)]
 pub(crate) fn opaque(value: usize) -> usize {
     #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]

@@ -78,11 +78,12 @@ impl<C: Cookie> Sq<C> {
         wrs: &mut impl Iterator<Item = (Wr<D>, C)>,
         last: &mut u64,
     ) -> Span<D, C> {
-        /// The place of a block number in the first word of a control segment, in memory order.
+        /// A block number at its place in the first word of a control segment, big-endian.
         const fn in_word(block: u32) -> u64 {
             ((block as u64) << 40).to_be()
         }
-        /// A sum in memory order does not carry from the low byte of a block number to the high one.
+        /// A sum of big-endian numbers does not carry from the low byte to the high one, so the
+        /// numbers of a span have the same high byte.
         const SAME_HIGH_BYTE: u32 = 1 << 8;
         let (flags, qpn, qpn_word, first) = (self.base_flags, self.qpn(), self.qpn_word, self.at());
         let mut after = first;
@@ -106,7 +107,7 @@ impl<C: Cookie> Sq<C> {
             *posted = Posted { cookie, after };
             number = number.wrapping_add(in_word(1));
         }
-        // Without this, the compiler keeps a flag or a second counter in the loop.
+        // Hidden, so that the loop keeps neither a flag nor a second counter for it.
         let left = opaque(blocks.left());
         if left < room {
             *last = after.wrapping_sub(1);
