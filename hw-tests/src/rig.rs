@@ -2,10 +2,10 @@
 
 use crate::devices;
 use doorbell::{
-    AsyncEvent, CloseFlags, CompletionFlags, ConnQual, ConnectionEventKind, Count, CrArrival, Direction,
-    DtoCompletion, DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia, IaSettings,
-    Lmr, LmrTriplet, MemPriv, PostError, Psp, Pz, Qos, RecvBuf, RecvPool, ReturnType, RmrBindCompletion,
-    RmrTriplet, Rsp, Srq, SrqAttr,
+    AsyncEvent, CloseFlags, CompletionFlags, ConnQual, ConnectionEventKind, Count, CrArrival, DatagramEvent,
+    Direction, DtoCompletion, DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia,
+    IaSettings, Lmr, LmrTriplet, MemPriv, PostError, Psp, Pz, Qos, RecvBuf, RecvPool, ReturnType,
+    RmrBindCompletion, RmrTriplet, Rsp, Srq, SrqAttr,
 };
 use rxe_fallback::cm::Resolved;
 use rxe_fallback::{
@@ -256,7 +256,13 @@ impl Rig {
     pub fn connect(&self, server: Ep, client: Ep) -> Pair {
         let (psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
         client.connect(self.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
-        let arrival = connection_request(&self.server.cr);
+        let arrival = match self.server.cr.wait(Some(LONG), 1) {
+            Ok(waited) => request_of(waited.event),
+            // The client's event says why.
+            Err(e) => {
+                panic!("no connection request: {e}; the client has {:?}", self.client.connect.dequeue())
+            }
+        };
         assert_eq!(arrival.sp, psp.id());
         arrival.cr.accept(&server, &[]).unwrap();
         expect_connection(&self.client.connect, &client, ConnectionEventKind::Established);
@@ -351,7 +357,11 @@ impl Default for Rig {
 /// The next event, within [`LONG`].
 #[track_caller]
 pub fn next(evd: &Evd) -> Event {
-    evd.wait(Some(LONG), 1).unwrap_or_else(|e| panic!("no event: {e}")).event
+    match evd.wait(Some(LONG), 1) {
+        Ok(waited) => waited.event,
+        // Not in a closure: the panic names the line of the test.
+        Err(e) => panic!("no event: {e}; {} are queued", e.more),
+    }
 }
 
 /// The next event, which is a completion.
@@ -388,10 +398,24 @@ pub fn expect_connection(evd: &Evd, ep: &Ep, kind: ConnectionEventKind) {
     assert_eq!((event.kind, event.ep), (kind, ep.id()));
 }
 
+/// The next event, which has to be about datagrams.
+#[track_caller]
+pub fn datagram(evd: &Evd) -> DatagramEvent {
+    match next(evd).data {
+        EventData::Datagram(event) => *event,
+        other => panic!("nothing about datagrams: {other:?}"),
+    }
+}
+
 /// The next event, which is a connection request.
 #[track_caller]
 pub fn connection_request(evd: &Evd) -> CrArrival {
-    match next(evd).data {
+    request_of(next(evd))
+}
+
+#[track_caller]
+fn request_of(event: Event) -> CrArrival {
+    match event.data {
         EventData::ConnectionRequest(arrival) => arrival,
         other => panic!("not a connection request: {other:?}"),
     }

@@ -3,8 +3,8 @@
 //! faults of the software device belong to the process.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, Counter, DtoStatus, Ep, EpAttr, EpCounter, EpState, Ia,
-    IaCounter, Psp, Qos, RecvPool, ReturnType,
+    CloseFlags, CompletionFlags, ConnectionEventKind, Counter, DatagramEventKind, DtoStatus, Ep, EpAttr,
+    EpCounter, EpState, EventData, Ia, IaCounter, Psp, Qos, RecvPool, ReturnType, ServiceType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
@@ -14,6 +14,7 @@ fn main() {
     let tests = tests![
         a_connect_without_a_route_ends_in_an_event,
         a_connect_that_fails_on_its_way_ends_in_an_event,
+        a_connect_asks_again_for_a_host_that_does_not_answer,
         an_ep_whose_accept_fails_is_as_before,
         an_ep_that_cannot_start_over_does_so_later,
         an_ep_on_an_srq_starts_over_later,
@@ -98,6 +99,43 @@ fn a_connect_that_fails_on_its_way_ends_in_an_event() {
         client.reset().unwrap();
     }
     let _pair = connect_and_deliver(&rig, rig.server.ep(&EpAttr::default()), client);
+    expect_nothing(&rig.client.connect);
+}
+
+/// A host that does not answer at first is asked again, for a connection as for datagrams. The event
+/// comes after the last of 7 times.
+fn a_connect_asks_again_for_a_host_that_does_not_answer() {
+    let rig = Rig::new();
+    let mut client = rig.client.ep(&EpAttr::default());
+    let ud = EpAttr { service_type: ServiceType::Ud, ..EpAttr::default() };
+    let (server_ud, client_ud) = (rig.server.ep(&ud), rig.client.ep(&ud));
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    rig.client.ia.take_counters(IaCounter::ALL).unwrap();
+
+    assert_eq!(order("fault deaf*14"), 0);
+    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client_ud.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    let mut events = [(); 2].map(|()| next(&rig.client.connect).data);
+    events.sort_by_key(|event| matches!(event, EventData::Datagram(_)));
+    let [EventData::Connection(connection), EventData::Datagram(datagrams)] = events else {
+        panic!("not one event for each: {events:?}");
+    };
+    assert_eq!((connection.ep, connection.kind), (client.id(), ConnectionEventKind::Unreachable));
+    let failed = DatagramEventKind::Failed(ConnectionEventKind::Unreachable);
+    assert_eq!((datagrams.ep, datagrams.kind), (client_ud.id(), failed));
+    assert_eq!(counted(&rig.client.ia, IaCounter::CmErrTimeout), 1);
+    client.reset().unwrap();
+
+    assert_eq!(order("fault deaf*3"), 0);
+    let _pair = connect_and_deliver(&rig, rig.server.ep(&EpAttr::default()), client);
+    assert_eq!(counted(&rig.client.ia, IaCounter::CmErrTimeout), 0);
+
+    assert_eq!(order("fault deaf*3"), 0);
+    client_ud.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    connection_request(&rig.server.cr).cr.accept(&server_ud, &[]).unwrap();
+    let event = datagram(&rig.client.connect);
+    assert!(matches!(event.kind, DatagramEventKind::Established { active: true, .. }), "{event:?}");
+    assert_eq!(datagram(&rig.server.connect).ep, server_ud.id());
     expect_nothing(&rig.client.connect);
 }
 

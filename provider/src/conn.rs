@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | this one | the consumer's calls |
+//! | `resolve` | how long an address and a route may take to be resolved |
 //! | `setup` | from the call or the request until the connection is up, or has failed |
 //! | `end` | disconnects, failures, reset and free |
 //! | `drain` | how the device completes the work requests of an ended connection |
@@ -17,9 +18,10 @@
 
 mod drain;
 mod end;
+mod resolve;
 mod setup;
 
-pub(crate) use setup::RESOLVE_TIME;
+pub(crate) use resolve::{ROUTE_TIME, Tries};
 
 use crate::device::CmHandler;
 use crate::ep::{Ep, EpInner};

@@ -15,6 +15,7 @@
 //! | `stale` | a completion lacks its owner bit until the next explicit step |
 //! | `forge=NUMBER` | a receive completion has a wrong byte: its place times 256, and the byte |
 //! | `late` | a receive completion and each LAST_WQE_REACHED wait for the order `release` |
+//! | `deaf` | the host of an address does not answer when the address is resolved |
 //! | `event=NUMBER` | an event of rdma_cm comes as another: its number times 256, and the other |
 //! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`); names: `commands.rs` |
 
@@ -54,6 +55,8 @@ pub enum Fault {
     /// A receive completion is written without its owner bit. The owner bit and every later
     /// LAST_WQE_REACHED follow at [`release_late`](crate::control::release_late).
     LateReceive,
+    /// No host answers when an address is resolved.
+    Deaf,
     /// An event of the connection manager with the first number (`RDMA_CM_EVENT_*`) comes with the
     /// second.
     Event {
@@ -167,6 +170,7 @@ pub(crate) fn parse(text: &str) -> Result<Rule, String> {
         "repeat" => Fault::Repeat,
         "stale" => Fault::StaleOwner,
         "late" => Fault::LateReceive,
+        "deaf" => Fault::Deaf,
         "delay" => Fault::Delay(number()?),
         "forge" => match number()? {
             at_and_byte @ 0..0x4000 => Fault::Forge { at: (at_and_byte >> 8) as u8, byte: at_and_byte as u8 },
@@ -266,6 +270,11 @@ impl Faults {
             Fault::Error(code) => Injected::Error(code),
             _ => Injected::NotReady,
         })
+    }
+
+    /// Whether the host of an address that is to be resolved does not answer.
+    pub(crate) fn is_deaf(&mut self) -> bool {
+        self.active && self.strike(None, |fault| fault == Fault::Deaf).is_some()
     }
 
     /// The number with which an event of the connection manager comes.

@@ -6,8 +6,8 @@ mod messages;
 mod requests;
 
 use doorbell::{
-    AddressHandle, CompletionFlags, ConnQual, CrArrival, DatagramEvent, DatagramEventKind, DtoCompletion,
-    DtoOp, DtoStatus, Ep, EpAttr, Evd, EventData, GRH_LEN, Psp, Qos, ServiceType,
+    AddressHandle, CompletionFlags, ConnQual, CrArrival, DatagramEventKind, DtoCompletion, DtoOp, DtoStatus,
+    Ep, EpAttr, Evd, GRH_LEN, Psp, Qos, ServiceType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side};
@@ -21,15 +21,6 @@ const NONE: CompletionFlags = CompletionFlags::empty();
 
 fn ud() -> EpAttr {
     EpAttr { service_type: ServiceType::Ud, ..EpAttr::default() }
-}
-
-/// The next event, which has to be about datagrams.
-#[track_caller]
-fn datagram(evd: &Evd) -> DatagramEvent {
-    match next(evd).data {
-        EventData::Datagram(event) => *event,
-        other => panic!("nothing about datagrams: {other:?}"),
-    }
 }
 
 /// The address handle in the next event of this EP.

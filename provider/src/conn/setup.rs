@@ -1,7 +1,7 @@
 //! How a connection is set up: address, route, request, answer and confirmation; and how the setup
 //! fails.
 
-use super::check_private_data;
+use super::{ROUTE_TIME, Tries, check_private_data};
 use crate::device::Timer;
 use crate::ep::{Control, EpInner};
 use crate::event_data::ConnectionEventKind;
@@ -15,9 +15,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// The time limit of address resolution and of route resolution.
-pub(crate) const RESOLVE_TIME: Duration = Duration::from_millis(4000);
 
 /// The longest time that an accepted connection may stay unconfirmed.
 const ACCEPT_TIME: Duration = Duration::from_secs(30);
@@ -50,7 +47,9 @@ impl EpInner {
         let (token, id) = device.cm.open_id(PortSpace::Tcp, Some(self.cm_handler()))?;
         let to = SocketAddr::new(remote, port_of(qual));
         let from = SocketAddr::new(device.attr.ia_address, 0);
-        if let Err(error) = id.resolve_addr(Some(from), to, RESOLVE_TIME) {
+        let mut tries = Tries::default();
+        let resolving = tries.next_limit().map_or(Ok(()), |limit| id.resolve_addr(Some(from), to, limit));
+        if let Err(error) = resolving {
             device.cm.forget(token);
             if error.errno() == libc::ENOMEM {
                 return Err(Error::verb(Subtype::ResourceMemory, error));
@@ -69,6 +68,7 @@ impl EpInner {
             return Ok(());
         }
         control.cm = Some((token, id));
+        control.tries = tries;
         control.remote = Some(to);
         control.local = Some(from);
         control.service = Some((remote, qual));
@@ -205,6 +205,10 @@ impl EpInner {
                 self.established(event.token, event.private_data.clone());
                 Ok(())
             }
+            K::AddrError if event.status == -libc::ETIMEDOUT => {
+                self.address_unanswered(event.token);
+                Ok(())
+            }
             K::AddrError | K::RouteError | K::Unreachable => {
                 self.setup_failed(event.token, ConnectionEventKind::Unreachable, Vec::new());
                 Ok(())
@@ -256,7 +260,22 @@ impl EpInner {
             self.setup_failed(token, ConnectionEventKind::Unreachable, Vec::new());
             return Ok(());
         }
-        id.resolve_route(RESOLVE_TIME)
+        id.resolve_route(ROUTE_TIME)
+    }
+
+    /// No host has answered in time: tries again, or gives up.
+    fn address_unanswered(self: &Arc<Self>, token: u64) {
+        let Some(id) = self.current(token, EpState::ActiveConnectionPending) else { return };
+        let mut control = self.control.lock().unwrap();
+        let (from, to, limit) = (control.local, control.remote, control.tries.next_limit());
+        drop(control);
+        if let (Some(to), Some(limit)) = (to, limit)
+            && id.resolve_addr(from, to, limit).is_ok()
+        {
+            return;
+        }
+        self.device.count(IaCounter::CmErrTimeout);
+        self.setup_failed(token, ConnectionEventKind::Unreachable, Vec::new());
     }
 
     fn route_resolved(&self, token: u64) -> Result<(), rxe_fallback::Error> {

@@ -71,6 +71,8 @@ impl Device {
         let unanswered = event.status == -libc::ETIMEDOUT;
         let counter = match (event.kind, handler) {
             (K::TimewaitExit, _) => return,
+            // The handler may try again, and counts the last try.
+            (K::AddrError, Some(Some(_))) if unanswered => return,
             (_, None) => C::CmErrUnexpected,
             (K::ConnectRequest, _) if for_datagrams => C::CmAhReqRx,
             (K::ConnectRequest, _) => C::CmReqRx,

@@ -3,6 +3,7 @@
 //! A thread that moves the EP into another state holds the lock of its [`Control`]. [`crate::conn`]
 //! explains the states and their order.
 
+use crate::conn::Tries;
 use crate::counters::Calls;
 use crate::types::{ConnQual, Count, WATERMARK_INFINITE};
 use rxe_fallback::CmId;
@@ -15,6 +16,8 @@ pub(crate) struct Control {
     pub(crate) local: Option<SocketAddr>,
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) cm: Option<(u64, Arc<CmId>)>,
+    /// The tries to resolve the address of the peer.
+    pub(crate) tries: Tries,
     /// The remote service, for `dup_connect`.
     pub(crate) service: Option<(IpAddr, ConnQual)>,
     pub(crate) private_data: Vec<u8>,
@@ -43,6 +46,7 @@ impl Control {
             local: None,
             remote: None,
             cm: None,
+            tries: Tries::default(),
             service: None,
             private_data: Vec::new(),
             soft: Mark { value: soft, armed: soft != WATERMARK_INFINITE },

@@ -6,7 +6,7 @@
 
 use super::sidr::{Reply, ReplyCache, SidrRequester};
 use super::state::{PendingResolve, Side, UdState};
-use crate::conn::{RESOLVE_TIME, check_private_data};
+use crate::conn::{ROUTE_TIME, Tries, check_private_data};
 use crate::device::Timer;
 use crate::ep::EpInner;
 use crate::event_data::{ConnectionEventKind as Failure, DatagramEventKind as Kind};
@@ -114,7 +114,9 @@ impl EpInner {
             self.device.cm.forget(token);
             return Err(NotStarted::No(error.into()));
         }
-        if let Err(error) = id.resolve_addr(Some(from), to, RESOLVE_TIME) {
+        let mut tries = Tries::default();
+        let resolving = tries.next_limit().map_or(Ok(()), |limit| id.resolve_addr(Some(from), to, limit));
+        if let Err(error) = resolving {
             drop(state);
             self.device.cm.forget(token);
             if error.errno() == libc::ENOMEM {
@@ -129,7 +131,7 @@ impl EpInner {
             return Err(NotStarted::Unreachable);
         }
         state.known = true;
-        state.pending.insert(token, PendingResolve { id, remote: to.ip(), side });
+        state.pending.insert(token, PendingResolve { id, remote: to, tries, side });
         Ok(token)
     }
 
@@ -146,7 +148,7 @@ impl EpInner {
                     self.resolve_failed(event.token, Failure::Unreachable);
                     Ok(())
                 }
-                _ => id.resolve_route(RESOLVE_TIME),
+                _ => id.resolve_route(ROUTE_TIME),
             },
             K::RouteResolved => self.route_known(ud, event.token, &id),
             K::Established => match event.datagrams {
@@ -174,6 +176,10 @@ impl EpInner {
                 self.resolve_failed(event.token, Failure::NonPeerRejected);
                 Ok(())
             }
+            K::AddrError if event.status == -libc::ETIMEDOUT => {
+                self.peer_unanswered(ud, event.token, &id);
+                Ok(())
+            }
             K::AddrError | K::RouteError => {
                 self.resolve_failed(event.token, Failure::Unreachable);
                 Ok(())
@@ -188,6 +194,18 @@ impl EpInner {
         if let Err(error) = outcome {
             tracing::warn!(%error, ep = self.id.0, "cannot resolve a peer");
             self.resolve_failed(event.token, Failure::NonPeerRejected);
+        }
+    }
+
+    /// No host has answered in time: tries again, or gives up.
+    fn peer_unanswered(self: &Arc<Self>, ud: &UdState, token: u64, id: &CmId) {
+        let mut state = ud.0.lock().unwrap();
+        let Some(pending) = state.pending.get_mut(&token) else { return };
+        let (to, limit) = (pending.remote, pending.tries.next_limit());
+        drop(state);
+        let from = SocketAddr::new(self.device.attr.ia_address, 0);
+        if limit.is_none_or(|limit| id.resolve_addr(Some(from), to, limit).is_err()) {
+            self.resolve_failed(token, Failure::Unreachable);
         }
     }
 
@@ -228,7 +246,7 @@ impl EpInner {
             Side::Active(_) => (true, answer.to_vec()),
             Side::Passive(_, data) => (false, data),
         };
-        let issued = self.issue_address_handle(ah, qpn, remote, token);
+        let issued = self.issue_address_handle(ah, qpn, remote.ip(), token);
         // An EP that was closed meanwhile has cleared its tables before this.
         if self.check().is_err() {
             self.close_datagrams();

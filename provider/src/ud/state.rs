@@ -1,11 +1,12 @@
 //! The state of UD EPs, in addition to that of all EPs.
 
+use crate::conn::Tries;
 use crate::memory::queue;
 use crate::sync::{Mutex, rank};
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{Ah, CmId};
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The state that only UD EPs have.
@@ -38,7 +39,9 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(crate) struct PendingResolve {
     pub(super) id: Arc<CmId>,
-    pub(super) remote: IpAddr,
+    pub(super) remote: SocketAddr,
+    /// The tries to resolve the address.
+    pub(super) tries: Tries,
     pub(super) side: Side,
 }
 

@@ -105,6 +105,9 @@ impl Incoming {
     }
 }
 
+/// The time limit of the first try to resolve an address.
+const FIRST_TRY: Duration = Duration::from_millis(50);
+
 impl Resolved {
     /// Resolves address and route to `dst`, from `src` if given.
     ///
@@ -115,8 +118,19 @@ impl Resolved {
         let deadline = Instant::now() + timeout;
         let channel = EventChannel::create()?;
         let id = CmId::create(&channel, 0)?;
-        id.resolve_addr(src, dst, timeout)?;
-        wait(&channel, "rdma_resolve_addr", &[CmEventKind::AddrResolved], deadline)?;
+        // In several tries, of which the first are short: the kernel misses an answer (ARP) that comes
+        // before it has queued its request, and then looks again only when the time limit expires
+        // (drivers/infiniband/core/addr.c).
+        let mut limit = FIRST_TRY;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            id.resolve_addr(src, dst, limit.min(left))?;
+            match wait(&channel, "rdma_resolve_addr", &[CmEventKind::AddrResolved], deadline) {
+                Ok(_) => break,
+                Err(error) if error.errno() == libc::ETIMEDOUT && Instant::now() < deadline => limit *= 2,
+                Err(error) => return Err(error),
+            }
+        }
         id.resolve_route(deadline.saturating_duration_since(Instant::now()))?;
         wait(&channel, "rdma_resolve_route", &[CmEventKind::RouteResolved], deadline)?;
         Ok(Self { id })

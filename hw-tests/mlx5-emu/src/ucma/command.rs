@@ -197,7 +197,7 @@ impl Cm {
                     .or_else(|error| if group_here { Ok(Ipv4Addr::LOCALHOST.into()) } else { Err(error) })?,
             );
         }
-        let reachable = dst.ip().is_multicast() || cx.net.is_local(dst.ip()) || is_silent(dst);
+        let reachable = dst.ip().is_multicast() || cx.net.answers(dst.ip()) || is_silent(dst);
         id.dst = Some(Addr::Ip(dst));
         if reachable {
             id.src = Some(Addr::Ip(from));

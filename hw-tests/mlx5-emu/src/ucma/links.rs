@@ -272,6 +272,11 @@ impl Net for Links {
         ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
     }
 
+    fn answers(&self, ip: IpAddr) -> bool {
+        let deaf = crate::device::exists() && crate::device::lock().faults.is_deaf();
+        !deaf && self.is_local(ip)
+    }
+
     fn route(&self, dst: SocketAddr) -> Result<IpAddr, Errno> {
         let any: IpAddr = if dst.is_ipv4() { [0u8; 4].into() } else { [0u16; 8].into() };
         let socket = UdpSocket::bind((any, 0)).map_err(|e| errno(&e))?;

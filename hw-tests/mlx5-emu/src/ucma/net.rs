@@ -111,6 +111,10 @@ pub(crate) trait Net {
     fn send(&mut self, link: LinkId, packet: Vec<u8>);
     /// True for addresses of this machine.
     fn is_local(&self, ip: IpAddr) -> bool;
+    /// True if the host of the address answers when the address is resolved.
+    fn answers(&self, ip: IpAddr) -> bool {
+        self.is_local(ip)
+    }
     /// The source address the routing table chooses for `dst`.
     fn route(&self, dst: SocketAddr) -> Result<IpAddr, Errno>;
 }
