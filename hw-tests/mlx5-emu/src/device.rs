@@ -64,8 +64,8 @@ pub(crate) enum ObjectKind {
 pub(crate) struct Context {
     /// The engine's mapping of the same pages.
     pub(crate) uar: Area,
-    /// Inode of the memory behind them.
-    pub(crate) inode: u64,
+    /// The file of the memory behind them.
+    pub(crate) uar_file: crate::watch::FileId,
     /// UAR pages that may carry doorbells.
     pub(crate) uar_pages: Vec<UarPage>,
     pub(crate) next_uar_page: u32,

@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 use crate::device::{Context, Device};
 use crate::sys;
 
+/// Device and inode number of a file.
+pub(crate) type FileId = (u64, u64);
+
 /// `ioctl` numbers and bits of `linux/userfaultfd.h`.
 mod uffd {
     pub(super) const API: u64 = 0xc018_aa3f;
@@ -50,9 +53,6 @@ mod procmap {
     /// `struct procmap_query` in 64-bit words.
     pub(super) const WORDS: usize = 13;
 }
-
-/// The name of the memory that holds the UAR pages.
-const UAR_NAME: &str = "mlx5-emu-uar";
 
 const PAGE: u64 = 4096;
 /// How long a page stays unprotected after a hook on libmlx5 took a doorbell from it. Such
@@ -89,7 +89,7 @@ pub(crate) struct Touched {
 #[derive(Debug)]
 struct WantedContext {
     context: usize,
-    inode: u64,
+    file: FileId,
     /// Where the device itself has mapped the pages.
     own: u64,
     pages: Vec<u32>,
@@ -103,7 +103,7 @@ impl Wanted {
     fn of(device: &Device) -> Self {
         let of_context = |(context, state): (usize, &Context)| WantedContext {
             context,
-            inode: state.inode,
+            file: state.uar_file,
             own: state.uar.address(),
             pages: state.uar_pages.iter().map(|page| page.index).collect(),
         };
@@ -113,8 +113,8 @@ impl Wanted {
     /// The pages in these mappings.
     fn pages_in(&self, mappings: Vec<Mapping>) -> Vec<Page> {
         let mut found = Vec::new();
-        for Mapping { start, end, offset, inode } in mappings {
-            let Some(wanted) = self.0.iter().find(|wanted| wanted.inode == inode) else { continue };
+        for Mapping { start, end, offset, file } in mappings {
+            let Some(wanted) = self.0.iter().find(|wanted| wanted.file == file) else { continue };
             // The device's own mapping covers all pages; a program maps them one by one.
             if start <= wanted.own && wanted.own < end {
                 continue;
@@ -155,69 +155,60 @@ fn control(fd: RawFd, request: u64, words: &mut [u64]) -> io::Result<()> {
     }
 }
 
-/// A mapping of UAR memory.
+/// A shared mapping of a file.
 #[derive(Debug, PartialEq)]
 struct Mapping {
     start: u64,
     end: u64,
     offset: u64,
-    inode: u64,
+    file: FileId,
 }
 
 /// The shared mapping of a file at this address. With [`procmap::OR_NEXT`] in `flags`: that one or the
-/// next. `name` gets the name of its file.
-fn query(maps: &File, address: u64, flags: u64, name: &mut [u8]) -> io::Result<Mapping> {
+/// next.
+fn query(maps: &File, address: u64, flags: u64) -> io::Result<Mapping> {
     let mut query = [0; procmap::WORDS];
     query[0] = size_of_val(&query) as u64;
     query[1] = procmap::SHARED | procmap::OF_FILE | flags;
     query[2] = address;
-    query[10] = name.len() as u64;
-    query[11] = if name.is_empty() { 0 } else { name.as_mut_ptr().expose_provenance() as u64 };
     control(maps.as_raw_fd(), procmap::QUERY, &mut query)?;
-    let [_, _, _, start, end, _, _, offset, inode, ..] = query;
-    Ok(Mapping { start, end, offset, inode })
+    let [_, _, _, start, end, _, _, offset, inode, device, ..] = query;
+    let device = libc::makedev(device as u32, (device >> 32) as u32);
+    Ok(Mapping { start, end, offset, file: (device, inode) })
 }
 
-/// The mapping at this address, if it is one of UAR memory.
-fn asked_at(maps: &File, address: u64) -> Option<Mapping> {
-    // The request fails for a longer name, which is that of another file.
-    let mut name = [0u8; 64];
-    let mapping = query(maps, address, 0, &mut name).ok()?;
-    String::from_utf8_lossy(&name).contains(UAR_NAME).then_some(mapping)
-}
-
-/// The mappings of UAR memory with these inodes, by one request for each shared mapping of a file. A
-/// program has few of these, and hundreds of other mappings, which [`listed`] reads as well. `None`
-/// where the kernel does not have the request.
-fn asked(maps: &File, is_wanted: impl Fn(u64) -> bool) -> Option<Vec<Mapping>> {
+/// The mappings of these files, by one request for each shared mapping of a file. A program has few
+/// of these, and hundreds of other mappings, which [`listed`] reads as well. `None` where the kernel
+/// does not have the request.
+fn asked(maps: &File, is_wanted: impl Fn(FileId) -> bool) -> Option<Vec<Mapping>> {
     let mut found = Vec::new();
     let mut next = 0;
     loop {
-        let mapping = match query(maps, next, procmap::OR_NEXT, &mut []) {
+        let mapping = match query(maps, next, procmap::OR_NEXT) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Some(found),
             outcome => outcome.ok()?,
         };
         next = mapping.end;
-        // A file of another file system may have the same inode number, so the name decides.
-        if is_wanted(mapping.inode) && asked_at(maps, mapping.start).as_ref() == Some(&mapping) {
+        if is_wanted(mapping.file) {
             found.push(mapping);
         }
     }
 }
 
-/// The mappings of UAR memory, by the list in text form.
-fn listed(maps: &File) -> Option<Vec<Mapping>> {
+/// The mappings of these files, by the list in text form.
+fn listed(maps: &File, is_wanted: impl Fn(FileId) -> bool) -> Option<Vec<Mapping>> {
     let of_line = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
-        let (range, _, offset, _, inode) =
-            (fields.next()?, fields.next(), fields.next()?, fields.next(), fields.next()?);
+        let (range, _, offset, device, inode) =
+            (fields.next()?, fields.next(), fields.next()?, fields.next()?, fields.next()?);
         let number = |text: &str| u64::from_str_radix(text, 16).ok();
-        let (start, end) = range.split_once('-')?;
-        let inode = inode.parse().ok()?;
-        Some(Mapping { start: number(start)?, end: number(end)?, offset: number(offset)?, inode })
+        let small = |text: &str| u32::from_str_radix(text, 16).ok();
+        let ((start, end), (major, minor)) = (range.split_once('-')?, device.split_once(':')?);
+        let file = (libc::makedev(small(major)?, small(minor)?), inode.parse().ok()?);
+        Some(Mapping { start: number(start)?, end: number(end)?, offset: number(offset)?, file })
     };
     let list = read_all(maps).ok()?;
-    Some(list.lines().filter(|line| line.contains(UAR_NAME)).filter_map(of_line).collect())
+    Some(list.lines().filter_map(of_line).filter(|mapping| is_wanted(mapping.file)).collect())
 }
 
 /// Reads the list of mappings without moving the file's position. The program may have closed the
@@ -372,15 +363,15 @@ impl Watch {
 
     /// The program's mappings of the UAR pages at this moment.
     fn mapped_pages(&self, wanted: &Wanted) -> Option<Vec<Page>> {
-        let is_wanted = |inode| wanted.0.iter().any(|wanted| wanted.inode == inode);
-        let mappings = asked(&self.maps, is_wanted).or_else(|| listed(&self.maps))?;
+        let is_wanted = |file| wanted.0.iter().any(|wanted| wanted.file == file);
+        let mappings = asked(&self.maps, is_wanted).or_else(|| listed(&self.maps, is_wanted))?;
         Some(wanted.pages_in(mappings))
     }
 
     /// Which of these pages are still mapped, by one request for each. If one is gone, or the kernel
     /// does not have the request: all pages that are mapped.
     fn still_mapped(&self, pages: &[Page], wanted: &Wanted) -> Vec<Page> {
-        let mappings = pages.iter().filter_map(|page| asked_at(&self.maps, page.address)).collect();
+        let mappings = pages.iter().filter_map(|page| query(&self.maps, page.address, 0).ok()).collect();
         let mapped = wanted.pages_in(mappings);
         if pages.iter().all(|page| mapped.iter().any(|mapped| mapped.is_at(page))) {
             return mapped;
@@ -473,22 +464,18 @@ mod tests {
     fn requests_and_list_name_the_same_mappings() {
         let maps = File::open("/proc/self/maps").unwrap();
         let uar = sys::memfd(c"mlx5-emu-uar", 2 * PAGE).unwrap();
-        let (_, inode) = sys::inode_of(uar.as_raw_fd()).unwrap();
+        let file = sys::inode_of(uar.as_raw_fd()).unwrap();
         let pages = [(); 2].map(|()| map(std::ptr::null_mut(), uar.as_raw_fd()));
-        let mut list = listed(&maps).unwrap();
-        list.retain(|mapping| mapping.inode == inode);
+        let list = listed(&maps, |other| other == file).unwrap();
         // The kernel may show neighbours with adjoining offsets as one mapping, but not these.
         assert_eq!(list.len(), 2);
-        match asked(&maps, |other| other == inode) {
+        // A file of another file system may have the same inode number.
+        let elsewhere = (file.0 + 1, file.1);
+        assert_eq!(listed(&maps, |other| other == elsewhere).unwrap(), []);
+        match asked(&maps, |other| other == file) {
             Some(asked) => {
                 assert_eq!(asked, list);
-                let first = asked_at(&maps, list[0].start);
-                assert_eq!(first.as_ref(), Some(&list[0]));
-                let other = sys::memfd(c"other", PAGE).unwrap();
-                let page = map(std::ptr::null_mut(), other.as_raw_fd());
-                assert_eq!(asked_at(&maps, page.expose_provenance() as u64), None, "no UAR memory");
-                // SAFETY: the mapping made above.
-                unsafe { libc::munmap(page, PAGE as usize) };
+                assert_eq!(query(&maps, list[0].start, 0).ok().as_ref(), Some(&list[0]));
             }
             None => println!("this kernel does not describe single mappings: the list is used"),
         }
@@ -506,8 +493,8 @@ mod tests {
         };
         let uar = sys::memfd(c"mlx5-emu-uar", PAGE).unwrap();
         let other = sys::memfd(c"other", PAGE).unwrap();
-        let (_, inode) = sys::inode_of(uar.as_raw_fd()).unwrap();
-        let wanted = Wanted(vec![WantedContext { context: 0, inode, own: 0, pages: vec![0] }]);
+        let file = sys::inode_of(uar.as_raw_fd()).unwrap();
+        let wanted = Wanted(vec![WantedContext { context: 0, file, own: 0, pages: vec![0] }]);
         let page = map(std::ptr::null_mut(), uar.as_raw_fd());
 
         watch.find_mappings(&wanted);

@@ -63,10 +63,10 @@ pub(crate) fn open() -> io::Result<RawFd> {
 impl Device {
     fn new_context(&mut self, memory: RawFd) -> io::Result<usize> {
         let uar = mem::map_shared(memory, UAR_AREA)?;
-        let (_, inode) = sys::inode_of(memory)?;
+        let uar_file = sys::inode_of(memory)?;
         let context = Context {
             uar,
-            inode,
+            uar_file,
             uar_pages: Vec::new(),
             next_uar_page: FIRST_DYNAMIC_UAR,
             handles: std::collections::BTreeMap::new(),
