@@ -189,6 +189,18 @@ fn other_process() {
                 assert_eq!(poll_all(side.cq).len(), 0, "a broken device delivers nothing");
             }
         }
+        "ask" => {
+            side.connect(&words);
+            say(&side.words());
+            send(side.qp, 1, SIGNALED, &[side.memory.sge(0, 8)]);
+            assert_eq!(poll_all(side.cq).len(), 0);
+            mlx5_emu::fatal_error();
+            say("broken");
+            line();
+            for _ in 0..100 {
+                assert_eq!(poll_all(side.cq).len(), 0, "a broken device completes nothing");
+            }
+        }
         other => panic!("no part {other}"),
     }
 }
@@ -258,6 +270,17 @@ fn a_broken_device_does_not_answer() {
     send(side.qp, 1, SIGNALED, &[side.memory.sge(0, 8)]);
     assert_eq!(side.wait(1)[0].status, RETRY_EXC);
     other.tell("done");
+    other.ends_well();
+}
+
+#[test]
+fn a_broken_device_takes_no_answer() {
+    let mut other = start("ask");
+    let (side, _) = meet(&mut other);
+    assert_eq!(other.says(), "broken");
+    assert_eq!(post_recv(side.qp, 1, &[side.memory.sge(0, 8)]), 0);
+    assert_eq!(side.wait(1)[0].status, 0);
+    other.tell("answered");
     other.ends_well();
 }
 
