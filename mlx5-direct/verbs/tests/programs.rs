@@ -108,16 +108,21 @@ fn cm_pair(server: &str, client: &str) -> Result<Completion, Failed> {
     if !programs::installed(program) {
         return Ok(Completion::ignored_with(format!("{program} is not installed")));
     }
-    // A client that comes before its server is rejected, and tries again.
+    // A client that comes before its server is rejected, and tries again. At the end of rping, one
+    // thread destroys the event channel while another may be about to wait for an event on it. That
+    // thread then ends the program with status 255, when all the work is done.
     let script = format!(
-        "timeout 60 {RUN} --stats {server} & server=$!
+        "gone='rdma_get_cm_event: Bad file descriptor'
+         timeout 60 {RUN} --stats {server} >server.$$ 2>&1 & server=$!
          for try in $(seq 100); do
              sleep 0.1
              timeout 60 {RUN} --stats {client} >client.$$ 2>&1; client=$?
+             ! grep -q \"$gone\" client.$$ || client=0
              [ $client -ne 0 ] && kill -0 $server || break
          done
-         cat client.$$; rm client.$$
          wait $server; server=$?
+         ! grep -q \"$gone\" server.$$ || server=0
+         cat server.$$ client.$$; rm server.$$ client.$$
          echo server $server, client $client
          exit $((server | client))"
     );
