@@ -47,9 +47,8 @@ impl EpInner {
         let (token, id) = device.cm.open_id(PortSpace::Tcp, Some(self.cm_handler()))?;
         let to = SocketAddr::new(remote, port_of(qual));
         let from = SocketAddr::new(device.attr.ia_address, 0);
-        let mut tries = Tries::default();
-        let resolving = tries.next_limit().map_or(Ok(()), |limit| id.resolve_addr(Some(from), to, limit));
-        if let Err(error) = resolving {
+        let (tries, limit) = Tries::begin();
+        if let Err(error) = id.resolve_addr(Some(from), to, limit) {
             device.cm.forget(token);
             if error.errno() == libc::ENOMEM {
                 return Err(Error::verb(Subtype::ResourceMemory, error));

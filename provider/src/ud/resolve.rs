@@ -114,9 +114,8 @@ impl EpInner {
             self.device.cm.forget(token);
             return Err(NotStarted::No(error.into()));
         }
-        let mut tries = Tries::default();
-        let resolving = tries.next_limit().map_or(Ok(()), |limit| id.resolve_addr(Some(from), to, limit));
-        if let Err(error) = resolving {
+        let (tries, limit) = Tries::begin();
+        if let Err(error) = id.resolve_addr(Some(from), to, limit) {
             drop(state);
             self.device.cm.forget(token);
             if error.errno() == libc::ENOMEM {
