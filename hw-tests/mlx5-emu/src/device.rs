@@ -65,7 +65,7 @@ pub(crate) struct Context {
     /// The engine's mapping of the same pages.
     pub(crate) uar: Area,
     /// The file of the memory behind them.
-    pub(crate) uar_file: crate::watch::FileId,
+    pub(crate) uar_file: crate::sys::FileId,
     /// UAR pages that may carry doorbells.
     pub(crate) uar_pages: Vec<UarPage>,
     pub(crate) next_uar_page: u32,

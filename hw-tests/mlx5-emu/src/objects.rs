@@ -215,7 +215,7 @@ pub(crate) struct IndirectionTable {
 #[derive(Debug, Default)]
 pub(crate) struct Xrcd {
     /// Device and inode of the file it was opened with.
-    pub(crate) inode: Option<(u64, u64)>,
+    pub(crate) inode: Option<crate::sys::FileId>,
     /// Handles open on it.
     pub(crate) opens: u32,
     pub(crate) users: u32,

@@ -276,11 +276,14 @@ pub(crate) fn yield_now() {
     unsafe { libc::syscall(libc::SYS_sched_yield) };
 }
 
+/// Device and inode number of a file.
+pub(crate) type FileId = (u64, u64);
+
 /// Device and inode number of an open file.
 ///
 /// # Errors
 /// EBADF when the descriptor is not open.
-pub(crate) fn inode_of(fd: RawFd) -> io::Result<(u64, u64)> {
+pub(crate) fn inode_of(fd: RawFd) -> io::Result<FileId> {
     let mut out = std::mem::MaybeUninit::<StatBuf>::zeroed();
     // SAFETY: `out` is a valid place for the answer.
     if unsafe { fstat(fd, out.as_mut_ptr()) } != 0 {

@@ -69,7 +69,7 @@ struct Root {
     /// Without links.
     path: Vec<u8>,
     /// Device and inode number of the folder that stands for `/dev/infiniband`.
-    nodes: Option<(u64, u64)>,
+    nodes: Option<crate::sys::FileId>,
 }
 
 static ROOT: RwLock<Option<Root>> = RwLock::new(None);
@@ -118,7 +118,7 @@ pub(crate) fn literal(path: &[u8]) -> Option<CString> {
 }
 
 /// Device and inode number of the folder that stands for `/dev/infiniband`.
-pub(crate) fn nodes_inode() -> Option<(u64, u64)> {
+pub(crate) fn nodes_inode() -> Option<crate::sys::FileId> {
     ROOT.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.nodes
 }
 

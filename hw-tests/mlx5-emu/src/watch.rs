@@ -21,10 +21,7 @@ use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use crate::device::{Context, Device};
-use crate::sys;
-
-/// Device and inode number of a file.
-pub(crate) type FileId = (u64, u64);
+use crate::sys::{self, FileId};
 
 /// `ioctl` numbers and bits of `linux/userfaultfd.h`.
 mod uffd {
