@@ -359,7 +359,7 @@ impl Default for Rig {
 pub fn next(evd: &Evd) -> Event {
     match evd.wait(Some(LONG), 1) {
         Ok(waited) => waited.event,
-        // Not in a closure: the panic names the line of the test.
+        // A panic in a closure would name this line instead of the test's.
         Err(e) => panic!("no event: {e}; {} are queued", e.more),
     }
 }

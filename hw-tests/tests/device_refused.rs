@@ -9,12 +9,15 @@ use doorbell::{
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
 use doorbell_hw_tests::{Pair, Rig, dat, tests};
+use rxe_fallback::cm::Resolved;
+use std::net::SocketAddr;
 
 fn main() {
     let tests = tests![
         a_connect_without_a_route_ends_in_an_event,
         a_connect_that_fails_on_its_way_ends_in_an_event,
         a_connect_asks_again_for_a_host_that_does_not_answer,
+        a_blocking_call_asks_again_for_a_host_that_does_not_answer,
         an_ep_whose_accept_fails_is_as_before,
         an_ep_that_cannot_start_over_does_so_later,
         an_ep_on_an_srq_starts_over_later,
@@ -102,8 +105,8 @@ fn a_connect_that_fails_on_its_way_ends_in_an_event() {
     expect_nothing(&rig.client.connect);
 }
 
-/// A host that does not answer at first is asked again, for a connection as for datagrams. The event
-/// comes after the last of 7 times.
+/// A host that does not answer at first is asked again, for a connection as for datagrams. After the
+/// seventh time, the attempt ends in an event.
 fn a_connect_asks_again_for_a_host_that_does_not_answer() {
     let rig = Rig::new();
     let mut client = rig.client.ep(&EpAttr::default());
@@ -137,6 +140,15 @@ fn a_connect_asks_again_for_a_host_that_does_not_answer() {
     assert!(matches!(event.kind, DatagramEventKind::Established { active: true, .. }), "{event:?}");
     assert_eq!(datagram(&rig.server.connect).ep, server_ud.id());
     expect_nothing(&rig.client.connect);
+}
+
+/// The blocking call of `rxe-fallback` asks again as well.
+fn a_blocking_call_asks_again_for_a_host_that_does_not_answer() {
+    let rig = Rig::new();
+    let from = SocketAddr::new(rig.client.ia.address(), 0);
+    let to = SocketAddr::new(rig.server.ia.address(), 1);
+    assert_eq!(order("fault deaf*3"), 0);
+    Resolved::resolve_timeout(Some(from), to, LONG).unwrap();
 }
 
 /// The device or the connection manager refuses an accept for want of memory. The EP and the

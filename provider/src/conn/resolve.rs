@@ -1,9 +1,8 @@
 //! How long the resolution of an address and of a route may take.
 //!
-//! The kernel misses the answer of a host (ARP) that comes before rdma_cm has queued its request,
-//! and then looks again only when the time limit expires (drivers/infiniband/core/addr.c). A host may
-//! also not answer at first. An address is therefore resolved in several tries, of which the first
-//! are short.
+//! An address is resolved in several tries, of which the first are short. The kernel can miss an
+//! answer that comes at once (see [`rxe_fallback::CmId::resolve_addr`]), and a host may not answer at
+//! first.
 
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ impl Tries {
         (Self(1), FIRST)
     }
 
-    /// The time limit of the next try. `None`: there were enough.
+    /// The time limit of the next try. `None` after the last.
     pub(crate) fn next_limit(&mut self) -> Option<Duration> {
         let time = FIRST * 2u32.pow(self.0);
         self.0 += 1;

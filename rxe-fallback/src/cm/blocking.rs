@@ -118,9 +118,7 @@ impl Resolved {
         let deadline = Instant::now() + timeout;
         let channel = EventChannel::create()?;
         let id = CmId::create(&channel, 0)?;
-        // In several tries, of which the first are short: the kernel misses an answer (ARP) that comes
-        // before it has queued its request, and then looks again only when the time limit expires
-        // (drivers/infiniband/core/addr.c).
+        // In several tries, of which the first are short: see `CmId::resolve_addr`.
         let mut limit = FIRST_TRY;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
