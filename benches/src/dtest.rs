@@ -76,6 +76,11 @@ printf '%s\n' "$said"
 wait $server && exit $client
 "#;
 
+/// The orders of the subjects, one for each round. A run finds the files and code of the run before
+/// in the processor's caches, and two of the subjects are the same library, so each subject has to
+/// follow each other one.
+const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
+
 /// The free memory that is used before each run: more than two dtests use.
 const FREE_MEMORY: usize = 256 << 20;
 
@@ -91,13 +96,14 @@ const ATTEMPTS: usize = 5;
 pub struct Latencies(BTreeMap<(usize, usize, &'static str), Vec<f64>>);
 
 impl Latencies {
-    /// Runs dtest once for each provider and stores the figures.
+    /// Runs dtest once for each provider, in the order of this round, and stores the figures.
     ///
     /// # Errors
     ///
     /// The output of dtest if it failed, or a text that names what is missing.
-    pub fn measure(&mut self, dat: &DatPost) -> Result<()> {
-        for subject in SUBJECTS {
+    pub fn measure(&mut self, dat: &DatPost, round: usize) -> Result<()> {
+        for n in ORDERS[round % ORDERS.len()] {
+            let subject = SUBJECTS[n];
             let outputs = pair_in_time(dat, subject)?;
             for (end, output) in outputs.iter().enumerate() {
                 for (n, figure) in figures_of(end) {

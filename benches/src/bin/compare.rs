@@ -207,7 +207,7 @@ fn measure(args: &Args) -> Result<()> {
             timings.push(timing);
         }
         if let Some(dat) = dat.as_ref().filter(|_| with_dtest) {
-            latencies.measure(dat)?;
+            latencies.measure(dat, round)?;
         }
     }
     let mut counts = vec![Count::default(); jobs.len()];
