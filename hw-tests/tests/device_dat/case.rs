@@ -9,6 +9,7 @@
 //! | `DOORBELL_PROGRAM_PATIENCE=60` | seconds that a program may take |
 //! | `DOORBELL_PROGRAMS=short` | without what takes minutes on rxe |
 
+use crate::one_at_a_time;
 use crate::pair::{REFUSED_DATAGRAMS, Running, only_ours, our_libdat2};
 use doorbell_hw_tests::devices;
 use libtest_mimic::Trial;
@@ -157,7 +158,7 @@ pub(crate) fn trials(cases: impl Fn() -> Vec<Case>) -> Vec<Trial> {
 fn trial(case: Case, ends: Ends) -> Trial {
     let skip = case.long && !is_mlx5() && var("DOORBELL_PROGRAMS").as_deref() == Ok("short");
     let trial =
-        Trial::test(case.name.clone() + &ends.suffix(), move || runs(&case, ends).map_err(Into::into));
+        one_at_a_time(case.name.clone() + &ends.suffix(), move || runs(&case, ends).map_err(Into::into));
     if skip {
         trial.with_kind("minutes on rxe, and DOORBELL_PROGRAMS=short").with_ignored_flag(true)
     } else {

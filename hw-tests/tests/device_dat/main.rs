@@ -16,10 +16,10 @@ mod tools;
 
 use doorbell::Ia;
 use doorbell_hw_tests::{devices, log};
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Failed, Trial};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The name of the IA in both dat.confs.
 const IA: &str = "doorbell-test";
@@ -37,21 +37,42 @@ static SETTING: OnceLock<Setting> = OnceLock::new();
 fn main() {
     log();
     let mut args = Arguments::from_args();
-    // One pair at a time, because the programs listen on fixed ports.
-    args.test_threads = Some(1);
+    let fabrics = std::env::var_os("MLX5_EMU_SESSION").is_some();
+    args.test_threads = Some(if fabrics { 2 } else { 1 });
     let no_device = devices().is_none().then_some("no device: set DOORBELL_TEST_DEVICES");
     let no_programs = (!dapltest_exists()).then_some("no uDAPL programs: install dapl2-utils");
     let own = own::trials().into_iter().chain(refusals::trials()).chain(tools::trials());
     let others = case::trials(stock::cases).into_iter().chain(case::trials(dapltest::cases));
-    let trials = own
+    let mut checked = own::trials_under_valgrind().into_iter().map(|trial| ignored_if(no_device, trial));
+    let others: Vec<_> = own
         .map(|trial| ignored_if(no_device, trial))
         .chain(others.map(|trial| ignored_if(no_device.or(no_programs), trial)))
         .collect();
+    // One test after every few others, so that there is always one to run beside them.
+    let few = others.len() / (checked.len() + 1) + 1;
+    let mut trials = Vec::new();
+    for (n, trial) in others.into_iter().enumerate() {
+        trials.push(trial);
+        if n % few == 0 {
+            trials.extend(checked.next());
+        }
+    }
+    trials.extend(checked);
     let conclusion = libtest_mimic::run(&args, trials);
     if let Some(setting) = SETTING.get() {
         let _ = std::fs::remove_dir_all(&setting.conf);
     }
     conclusion.exit();
+}
+
+/// A test that runs while no other such test runs, because the programs listen on fixed ports. On the
+/// software device, programs under valgrind have fabrics of their own and run beside them.
+fn one_at_a_time(name: String, body: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
+    static ALONE: Mutex<()> = Mutex::new(());
+    Trial::test(name, move || {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        body()
+    })
 }
 
 fn ignored_if(missing: Option<&str>, trial: Trial) -> Trial {

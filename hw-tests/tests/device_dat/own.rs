@@ -1,8 +1,8 @@
 //! The C programs of hw-tests/c, and those of hw-tests/c12, which speak DAT 1.2, each on both
 //! devices, on mlx5 by both data paths, and on the software device under valgrind.
 
-use crate::ignored_if;
 use crate::pair::{Running, only_ours, our_libdat2};
+use crate::{ignored_if, one_at_a_time};
 use doorbell_hw_tests::devices;
 use libtest_mimic::{Failed, Trial};
 use std::path::Path;
@@ -41,6 +41,9 @@ const SYSTEM: &str = "";
 /// Programs that other tests run.
 const SPECIAL: &[&str] = &["opens"];
 
+/// The IAs of the two ends.
+const OURS: [&str; 2] = ["doorbell-a", "doorbell-b"];
+
 /// Seconds and seed of the fuzzing; `DOORBELL_FUZZ="600 7"` sets them.
 fn fuzzing() -> Vec<String> {
     let words = std::env::var("DOORBELL_FUZZ").unwrap_or_else(|_| "10 1".to_owned());
@@ -58,11 +61,23 @@ pub(crate) fn trials() -> Vec<Trial> {
         let test = format!("c_{name}_under_our_libdat2");
         trial(test, None, move || run(name, "auto", false, &our_libdat2()))
     });
-    let checked = names().filter(|name| !NOT_UNDER_VALGRIND.contains(name)).map(|name| {
-        trial(format!("c_{name}_under_valgrind"), no_valgrind(), move || run(name, "auto", true, SYSTEM))
-    });
     let loader = trial("programs_find_our_libdat2".to_owned(), None, find_our_libdat2);
-    plain.chain(under_ours).chain([loader]).chain(checked).chain(trials12()).collect()
+    plain.chain(under_ours).chain([loader]).chain(trials12()).collect()
+}
+
+/// The programs under valgrind, each in a fabric of its own.
+pub(crate) fn trials_under_valgrind() -> Vec<Trial> {
+    let checked = |name: String, run: fn(&str) -> Result<(), Failed>, of: &'static str| {
+        ignored_if(no_valgrind(), Trial::test(name, move || run(of)))
+    };
+    let names = NAMES.split(' ').filter(|name| !SPECIAL.contains(name) && !NOT_UNDER_VALGRIND.contains(name));
+    let own = names.map(|name| {
+        checked(format!("c_{name}_under_valgrind"), |name| run(name, "auto", true, SYSTEM), name)
+    });
+    let of12 = NAMES12.split(' ').map(|name| {
+        checked(format!("c12_{name}_under_valgrind"), |name| run12(name, OURS, "auto", true), name)
+    });
+    own.chain(of12).collect()
 }
 
 /// Whether the tests for the libdat2 of provider/dat2 do run under it.
@@ -78,26 +93,18 @@ fn find_our_libdat2() -> Result<(), Failed> {
 /// One of these programs also runs on libdaplofa, and with libdaplofa at either end.
 fn trials12() -> Vec<Trial> {
     let mut trials = Vec::new();
-    let mut add =
-        |name: &'static str, how: String, missing: Option<&str>, ias: [&'static str; 2], path, checked| {
-            let program = Path::new(PROGRAMS12).join(name).display().to_string();
-            let ias = ias.map(str::to_owned).to_vec();
-            let trial = Trial::test(format!("c12_{name}_{how}"), move || {
-                execute(&program, ias, path, checked, SYSTEM)
-            });
-            trials.push(ignored_if(missing, trial));
-        };
+    let mut add = |name: &'static str, how: String, missing, ias: [&'static str; 2], path: &'static str| {
+        trials.push(trial(format!("c12_{name}_{how}"), missing, move || run12(name, ias, path, false)));
+    };
     for name in NAMES12.split(' ') {
-        let ours = ["doorbell-a", "doorbell-b"];
         for &path in paths() {
-            add(name, format!("by_{path}"), None, ours, path, false);
+            add(name, format!("by_{path}"), None, OURS, path);
         }
-        add(name, "under_valgrind".to_owned(), no_valgrind(), ours, "auto", true);
     }
     let ofa = Path::new("/usr/lib/x86_64-linux-gnu/libdaplofa.so.2").exists();
     let no_ofa = (!ofa).then_some("no libdaplofa: install libdapl2");
     for ias in [["ofa-a", "ofa-b"], ["doorbell-a", "ofa-b"], ["ofa-a", "doorbell-b"]] {
-        add("transfer", format!("between_{}_and_{}", ias[0], ias[1]), no_ofa, ias, "auto", false);
+        add("transfer", format!("between_{}_and_{}", ias[0], ias[1]), no_ofa, ias, "auto");
     }
     trials
 }
@@ -107,7 +114,7 @@ pub(crate) fn trial(
     missing: Option<&'static str>,
     body: impl FnOnce() -> Result<(), Failed> + Send + 'static,
 ) -> Trial {
-    ignored_if(missing, Trial::test(name, body))
+    ignored_if(missing, one_at_a_time(name, body))
 }
 
 /// The data paths of the devices at hand.
@@ -131,6 +138,11 @@ fn no_valgrind() -> Option<&'static str> {
     }
 }
 
+fn run12(name: &str, ias: [&str; 2], path: &str, checked: bool) -> Result<(), Failed> {
+    let program = Path::new(PROGRAMS12).join(name).display().to_string();
+    execute(&program, ias.map(str::to_owned).to_vec(), path, checked, SYSTEM)
+}
+
 fn run(name: &str, path: &str, checked: bool, libraries: &str) -> Result<(), Failed> {
     let program = Path::new(PROGRAMS).join(name).display().to_string();
     let mut args = vec!["doorbell-a".to_owned(), "doorbell-b".to_owned()];
@@ -150,12 +162,15 @@ fn execute(
     let mut command = program;
     // An empty variable is not set.
     let under_valgrind = if checked { "1" } else { "" };
+    let mut fabric = std::env::var("MLX5_EMU_SESSION").unwrap_or_default();
     if checked {
+        fabric += &program[program.rfind('/').unwrap_or(0)..];
         let memcheck = MEMCHECK.iter().map(|&option| option.to_owned());
         args = memcheck.chain([program.to_owned()]).chain(args).collect();
         command = VALGRIND;
     }
-    let mut variables = vec![("DOORBELL_DATAPATH", path), ("UNDER_VALGRIND", under_valgrind)];
+    let mut variables =
+        vec![("DOORBELL_DATAPATH", path), ("UNDER_VALGRIND", under_valgrind), ("MLX5_EMU_SESSION", &fabric)];
     if libraries != SYSTEM {
         variables.push(("LD_LIBRARY_PATH", libraries));
     }

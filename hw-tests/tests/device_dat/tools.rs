@@ -2,7 +2,7 @@
 
 use crate::case::paths;
 use crate::pair::Running;
-use crate::{dapltest_exists, ignored_if, library, setting};
+use crate::{dapltest_exists, ignored_if, library, one_at_a_time, setting};
 use doorbell::Ia;
 use doorbell_hw_tests::{devices, tests};
 use libtest_mimic::Trial;
@@ -20,7 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     tests
         .iter()
         .map(|&(name, test)| {
-            let trial = Trial::test(name, move || {
+            let trial = one_at_a_time(name.to_owned(), move || {
                 test();
                 Ok(())
             });
