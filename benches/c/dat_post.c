@@ -18,6 +18,8 @@
  *   empty-send dat_evd_dequeue of an empty EVD of sends
  *   answer     a whole message: reap, post, then a send by the endpoint that received, and the
  *              dequeue of that send
+ *   ep-create  dat_ep_create
+ *   ep-free    dat_ep_free of an endpoint that was never connected
  *
  * Prints the nanoseconds of one group per line, at least MINIMUM lines, after a tenth of the time
  * to warm up. Two endpoints of one IA are connected to each other. Between groups, real messages
@@ -35,6 +37,8 @@
 #include "dat.h"
 
 enum { MOST_GROUP = 256, MESSAGE = 64, MOST_SEGMENTS = 4, MOST_LMRS = 4, QUALIFIER = 7781 };
+/* Receives, and as many requests, of an endpoint that is created to be freed. */
+enum { EACH_UNCONNECTED = 16 };
 
 static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz;
@@ -42,6 +46,8 @@ static DAT_SRQ_HANDLE srq;
 static DAT_EP_HANDLE server, client;
 static DAT_EVD_HANDLE received, sent, requests, connections[2];
 static DAT_EVD_HANDLE answered, answers;
+static DAT_EP_HANDLE unconnected[MOST_GROUP];
+static DAT_EVD_HANDLE unconnected_evds[2];
 static DAT_LMR_TRIPLET source, pieces[MOST_LMRS][MOST_SEGMENTS], answer_target, targets[MOST_GROUP][MOST_SEGMENTS];
 static int segments, lmrs, depth, group, endpoints, traps, warm;
 
@@ -351,6 +357,38 @@ static void deliver_for_answers(void)
 	deliver();
 }
 
+static void make_unconnected_evds(void)
+{
+	int i;
+
+	for (i = 0; i < 2; i++)
+		ok(dat_evd_create(ia, EACH_UNCONNECTED * group, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &unconnected_evds[i]), "dat_evd_create");
+}
+
+static void create_unconnected(void)
+{
+	DAT_EP_ATTR attr;
+	int i;
+
+	memset(&attr, 0, sizeof attr);
+	attr.service_type = DAT_SERVICE_TYPE_RC;
+	attr.max_message_size = attr.max_rdma_size = 4096;
+	attr.qos = DAT_QOS_BEST_EFFORT;
+	attr.max_recv_dtos = attr.max_request_dtos = EACH_UNCONNECTED;
+	attr.max_recv_iov = attr.max_request_iov = segments;
+	attr.max_rdma_read_iov = attr.max_rdma_write_iov = 1;
+	for (i = 0; i < group; i++)
+		ok(dat_ep_create(ia, pz, unconnected_evds[0], unconnected_evds[1], connections[1], &attr, &unconnected[i]), "dat_ep_create");
+}
+
+static void free_unconnected(void)
+{
+	int i;
+
+	for (i = 0; i < group; i++)
+		ok(dat_ep_free(unconnected[i]), "dat_ep_free");
+}
+
 /*
  * The parts of a group, in order: once at the start; before the clock starts; while the clock runs;
  * while it is stopped; while it runs again; afterwards. The clock starts again only if there is a
@@ -369,6 +407,8 @@ static const struct mode {
 	{ "empty", post_all, nothing, nothing, find_no_receive, NULL, NULL, nothing },
 	{ "empty-send", post_all, nothing, nothing, find_no_send, NULL, NULL, nothing },
 	{ "answer", post_all, deliver_for_answers, nothing, receive_and_answer, wait_for_answers, reap_answered, nothing },
+	{ "ep-create", make_unconnected_evds, nothing, nothing, create_unconnected, NULL, NULL, free_unconnected },
+	{ "ep-free", make_unconnected_evds, create_unconnected, nothing, free_unconnected, NULL, NULL, nothing },
 };
 
 /* The timed and counted part. */
@@ -420,7 +460,7 @@ int main(int argc, char **argv)
 	char *suffix;
 
 	if (argc != 9) {
-		fprintf(stderr, "usage: %s IA post[-lmrs[-4]]|reap|both|send[-lmrs[-4]]|recv[-lmrs[-4]]|reap-send|empty|empty-send|answer SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM\n", argv[0]);
+		fprintf(stderr, "usage: %s IA post[-lmrs[-4]]|reap|both|send[-lmrs[-4]]|recv[-lmrs[-4]]|reap-send|empty|empty-send|answer|ep-create|ep-free SEGMENTS DEPTH GROUP ENDPOINTS MILLISECONDS MINIMUM\n", argv[0]);
 		return 2;
 	}
 	suffix = strstr(argv[2], "-lmrs");
@@ -429,7 +469,7 @@ int main(int argc, char **argv)
 		*suffix = '\0';
 	while (strcmp(mode->name, argv[2]) != 0) {
 		if (++mode == modes + sizeof modes / sizeof *modes) {
-			fprintf(stderr, "%s: the case is post, reap, both, send, recv, reap-send, empty, empty-send or answer, not %s\n", argv[0], argv[2]);
+			fprintf(stderr, "%s: the case is post, reap, both, send, recv, reap-send, empty, empty-send, answer, ep-create or ep-free, not %s\n", argv[0], argv[2]);
 			return 2;
 		}
 	}

@@ -128,7 +128,11 @@ impl DatPost {
     /// Operations of a sample: enough to warm the caches, and no more than an SRQ holds. For several
     /// threads, those of one of them.
     fn group(spec: &Spec) -> u32 {
-        spec.case.threads().map_or(spec.depth.min(256), |_| EACH)
+        match spec.case.threads() {
+            Some(_) => EACH,
+            None if spec.case.is_control() => 16,
+            None => spec.depth.min(256),
+        }
     }
 
     /// Environment variables for DAT programs that the shell starts: the provider's dat.conf and
@@ -175,6 +179,8 @@ impl DatPost {
             CaseName::DatEmpty => ("empty", 0),
             CaseName::DatEmptySends => ("empty-send", 0),
             CaseName::DatAnswer => ("answer", 0),
+            CaseName::DatEpCreate => ("ep-create", 0),
+            CaseName::DatEpFree => ("ep-free", 0),
             _ => ("post", 0),
         };
         command.arg(ia(subject));

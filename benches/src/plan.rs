@@ -83,6 +83,10 @@ pub enum CaseName {
     /// A message and its answer: the dequeue of the receive, the post of a new buffer, a send, and
     /// the dequeue of that send.
     DatAnswer,
+    /// `dat_ep_create`, with 16 receives and 16 requests.
+    DatEpCreate,
+    /// `dat_ep_free` of an endpoint of `DatEpCreate`.
+    DatEpFree,
     /// `dat_srq_post_recv` and `dat_ep_post_send` in turn, by one thread.
     DatThread,
     /// As `DatThread`, by two threads: to one SRQ, and each by an endpoint of its own.
@@ -139,6 +143,8 @@ impl CaseName {
             Self::DatEmpty => "dat-empty",
             Self::DatEmptySends => "dat-empty-send",
             Self::DatAnswer => "dat-answer",
+            Self::DatEpCreate => "dat-ep-create",
+            Self::DatEpFree => "dat-ep-free",
             Self::DatThread => "dat-threads-1",
             Self::DatTwoThreads => "dat-threads-2",
             Self::DatFourThreads => "dat-threads-4",
@@ -175,7 +181,14 @@ impl CaseName {
                 | DatEmpty
                 | DatEmptySends
         ) || matches!(self, DatRecv | DatRecvLmrs | DatRecvFourLmrs)
+            || self.is_control()
             || self.sends_by_dat()
+    }
+
+    /// Whether the operation creates or frees an object. Each takes microseconds, most of them in
+    /// libmlx5 and the device, so nobody counts its instructions.
+    pub fn is_control(self) -> bool {
+        matches!(self, Self::DatEpCreate | Self::DatEpFree)
     }
 
     /// Whether the measured part contains sends through libdat2.
@@ -352,6 +365,7 @@ pub fn plan(quick: bool) -> Vec<Spec> {
     }
     let of_dat = [DatReap, DatMessage, DatSend, DatReapSend, DatEmpty, DatEmptySends, DatAnswer];
     plan.extend(of_dat.map(|case| spec(case, 1, 1, 1023)));
+    plan.extend([DatEpCreate, DatEpFree].map(|case| spec(case, 1, 1, 1023)));
     plan.extend([DatThread, DatFourThreads].map(|case| spec(case, 1, 1, 4095)));
     if !quick {
         plan.extend([

@@ -354,7 +354,10 @@ fn count_locked(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
 /// Instructions and locked instructions per operation of the jobs that go through libdat2, counted
 /// by single steps in `groups` groups of operations.
 fn count_dat(jobs: &[Job], dat: &DatPost, groups: u32, counts: &mut [Count]) -> Result<()> {
-    let counted = |job: &Job| job.through_libdat() && job.spec.case.threads().is_none();
+    let counted = |job: &Job| {
+        let case = job.spec.case;
+        case.through_libdat() && case.threads().is_none() && !case.is_control()
+    };
     for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| counted(job)) {
         *count = Count::of(dat.steps(job.subject, &job.spec, groups)?);
     }
