@@ -81,10 +81,24 @@ static void make_memory(void)
 	answer_target.virtual_address += MESSAGE;
 }
 
+static DAT_EP_ATTR endpoint(int dtos)
+{
+	DAT_EP_ATTR attr;
+
+	memset(&attr, 0, sizeof attr);
+	attr.service_type = DAT_SERVICE_TYPE_RC;
+	attr.max_message_size = attr.max_rdma_size = 4096;
+	attr.qos = DAT_QOS_BEST_EFFORT;
+	attr.max_recv_dtos = attr.max_request_dtos = dtos;
+	attr.max_recv_iov = attr.max_request_iov = segments;
+	attr.max_rdma_read_iov = attr.max_rdma_write_iov = 1;
+	return attr;
+}
+
 static void make_endpoints(void)
 {
 	DAT_SRQ_ATTR pool = { .max_recv_dtos = depth, .max_recv_iov = segments, .low_watermark = DAT_SRQ_LW_DEFAULT };
-	DAT_EP_ATTR attr;
+	DAT_EP_ATTR attr = endpoint(2 * group), small = endpoint(1);
 	int i;
 
 	ok(dat_srq_create(ia, pz, &pool, &srq), "dat_srq_create");
@@ -96,22 +110,12 @@ static void make_endpoints(void)
 	for (i = 0; i < 2; i++)
 		ok(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &connections[i]), "dat_evd_create");
 
-	memset(&attr, 0, sizeof attr);
-	attr.service_type = DAT_SERVICE_TYPE_RC;
-	attr.max_message_size = attr.max_rdma_size = 4096;
-	attr.qos = DAT_QOS_BEST_EFFORT;
-	attr.max_recv_dtos = attr.max_request_dtos = 2 * group;
-	attr.max_recv_iov = segments;
-	attr.max_request_iov = segments;
-	attr.max_rdma_read_iov = attr.max_rdma_write_iov = 1;
 	ok(dat_ep_create_with_srq(ia, pz, received, answered, connections[0], srq, &attr, &server), "dat_ep_create_with_srq");
 	for (i = 0; i < endpoints; i++) {
 		DAT_EP_HANDLE idle;
 
-		attr.max_recv_dtos = attr.max_request_dtos = 1;
-		ok(dat_ep_create_with_srq(ia, pz, received, DAT_HANDLE_NULL, DAT_HANDLE_NULL, srq, &attr, &idle), "an idle endpoint");
+		ok(dat_ep_create_with_srq(ia, pz, received, DAT_HANDLE_NULL, DAT_HANDLE_NULL, srq, &small, &idle), "an idle endpoint");
 	}
-	attr.max_recv_dtos = attr.max_request_dtos = 2 * group;
 	ok(dat_ep_create(ia, pz, answers, sent, connections[1], &attr, &client), "dat_ep_create");
 }
 
@@ -367,16 +371,9 @@ static void make_unconnected_evds(void)
 
 static void create_unconnected(void)
 {
-	DAT_EP_ATTR attr;
+	DAT_EP_ATTR attr = endpoint(EACH_UNCONNECTED);
 	int i;
 
-	memset(&attr, 0, sizeof attr);
-	attr.service_type = DAT_SERVICE_TYPE_RC;
-	attr.max_message_size = attr.max_rdma_size = 4096;
-	attr.qos = DAT_QOS_BEST_EFFORT;
-	attr.max_recv_dtos = attr.max_request_dtos = EACH_UNCONNECTED;
-	attr.max_recv_iov = attr.max_request_iov = segments;
-	attr.max_rdma_read_iov = attr.max_rdma_write_iov = 1;
 	for (i = 0; i < group; i++)
 		ok(dat_ep_create(ia, pz, unconnected_evds[0], unconnected_evds[1], connections[1], &attr, &unconnected[i]), "dat_ep_create");
 }

@@ -37,8 +37,8 @@ static SETTING: OnceLock<Setting> = OnceLock::new();
 fn main() {
     log();
     let mut args = Arguments::from_args();
-    let fabrics = std::env::var_os("MLX5_EMU_SESSION").is_some();
-    args.test_threads = Some(if fabrics { 2 } else { 1 });
+    // The second thread runs programs under valgrind, which only the software device allows.
+    args.test_threads = Some(if own::no_valgrind().is_none() { 2 } else { 1 });
     let no_device = devices().is_none().then_some("no device: set DOORBELL_TEST_DEVICES");
     let no_programs = (!dapltest_exists()).then_some("no uDAPL programs: install dapl2-utils");
     let own = own::trials().into_iter().chain(refusals::trials()).chain(tools::trials());
@@ -48,7 +48,7 @@ fn main() {
         .map(|trial| ignored_if(no_device, trial))
         .chain(others.map(|trial| ignored_if(no_device.or(no_programs), trial)))
         .collect();
-    // One test after every few others, so that there is always one to run beside them.
+    // Tests under valgrind are spread over the list, so that one runs beside most of the others.
     let few = others.len() / (checked.len() + 1) + 1;
     let mut trials = Vec::new();
     for (n, trial) in others.into_iter().enumerate() {

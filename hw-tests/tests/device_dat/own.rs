@@ -7,6 +7,7 @@ use doorbell_hw_tests::devices;
 use libtest_mimic::{Failed, Trial};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The folder into which the build script compiled the programs.
 pub(crate) const PROGRAMS: &str = env!("DOORBELL_C_PROGRAMS");
@@ -67,17 +68,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// The programs under valgrind, each in a fabric of its own.
 pub(crate) fn trials_under_valgrind() -> Vec<Trial> {
-    let checked = |name: String, run: fn(&str) -> Result<(), Failed>, of: &'static str| {
-        ignored_if(no_valgrind(), Trial::test(name, move || run(of)))
-    };
     let names = NAMES.split(' ').filter(|name| !SPECIAL.contains(name) && !NOT_UNDER_VALGRIND.contains(name));
-    let own = names.map(|name| {
-        checked(format!("c_{name}_under_valgrind"), |name| run(name, "auto", true, SYSTEM), name)
-    });
+    let own = names
+        .map(|name| Trial::test(format!("c_{name}_under_valgrind"), move || run(name, "auto", true, SYSTEM)));
     let of12 = NAMES12.split(' ').map(|name| {
-        checked(format!("c12_{name}_under_valgrind"), |name| run12(name, OURS, "auto", true), name)
+        Trial::test(format!("c12_{name}_under_valgrind"), move || run12(name, OURS, "auto", true))
     });
-    own.chain(of12).collect()
+    own.chain(of12).map(|trial| ignored_if(no_valgrind(), trial)).collect()
 }
 
 /// Whether the tests for the libdat2 of provider/dat2 do run under it.
@@ -126,7 +123,8 @@ fn paths() -> &'static [&'static str] {
     }
 }
 
-fn no_valgrind() -> Option<&'static str> {
+/// Why programs do not run under valgrind here, or `None` if they do.
+pub(crate) fn no_valgrind() -> Option<&'static str> {
     if std::env::var_os("MLX5_EMU_SESSION").is_none() {
         // valgrind sees the writes of the software device, but not those of a kernel and its
         // devices.
@@ -145,7 +143,7 @@ fn run12(name: &str, ias: [&str; 2], path: &str, checked: bool) -> Result<(), Fa
 
 fn run(name: &str, path: &str, checked: bool, libraries: &str) -> Result<(), Failed> {
     let program = Path::new(PROGRAMS).join(name).display().to_string();
-    let mut args = vec!["doorbell-a".to_owned(), "doorbell-b".to_owned()];
+    let mut args = OURS.map(str::to_owned).to_vec();
     if name == "fuzz" {
         args.extend(fuzzing());
     }
@@ -164,7 +162,9 @@ fn execute(
     let under_valgrind = if checked { "1" } else { "" };
     let mut fabric = std::env::var("MLX5_EMU_SESSION").unwrap_or_default();
     if checked {
-        fabric += &program[program.rfind('/').unwrap_or(0)..];
+        // Two programs may have the same name, one in c and one in c12.
+        static FABRICS: AtomicU32 = AtomicU32::new(0);
+        fabric += &format!("/{}", FABRICS.fetch_add(1, Ordering::Relaxed));
         let memcheck = MEMCHECK.iter().map(|&option| option.to_owned());
         args = memcheck.chain([program.to_owned()]).chain(args).collect();
         command = VALGRIND;

@@ -68,7 +68,7 @@ fn a_wait_that_polls_ends_in_time_and_with_its_evd() {
     let Rig { server, .. } = Rig::with(IaSettings { poll_time: LONG, ..IaSettings::default() });
     let recv = &server.recv;
     let sleeps = || recv.counters().unwrap()[EvdCounter::WaitBlocked];
-    // The last one must not be over before it can sleep.
+    // The third is long, so that its time is not over before it sleeps.
     for (millis, expected) in [(5, 0), (5, 0), (1000, 1)] {
         let timeout = Some(Duration::from_millis(millis));
         assert_eq!(recv.wait(timeout, 1).unwrap_err().error.code(), dat::TIMEOUT_EXPIRED);
