@@ -47,20 +47,27 @@ static const DAT_DTO_COMPLETION_EVENT_DATA *good(const DAT_EVENT *event)
 	return dto;
 }
 
-/* Registers memory that requests read and write. */
-static DAT_LMR_CONTEXT register_memory(DAT_IA_HANDLE ia, DAT_PZ_HANDLE pz, void *memory, DAT_VLEN size)
+/* Registers memory that requests read and write, and peers write. */
+static DAT_LMR_CONTEXT register_for_peers(DAT_IA_HANDLE ia, DAT_PZ_HANDLE pz, void *memory, DAT_VLEN size,
+					  DAT_RMR_CONTEXT *remote)
 {
 	DAT_REGION_DESCRIPTION region = { .for_va = memory };
 	DAT_LMR_HANDLE lmr;
 	DAT_LMR_CONTEXT context;
-	DAT_RMR_CONTEXT remote;
 	DAT_VLEN length;
 	DAT_VADDR address;
 
 	ok(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, size, pz,
-			  DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG, DAT_VA_TYPE_VA, &lmr,
-			  &context, &remote, &length, &address), "dat_lmr_create");
+			  DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_WRITE_FLAG,
+			  DAT_VA_TYPE_VA, &lmr, &context, remote, &length, &address), "dat_lmr_create");
 	return context;
+}
+
+static DAT_LMR_CONTEXT register_memory(DAT_IA_HANDLE ia, DAT_PZ_HANDLE pz, void *memory, DAT_VLEN size)
+{
+	DAT_RMR_CONTEXT remote;
+
+	return register_for_peers(ia, pz, memory, size, &remote);
 }
 
 /* Nanoseconds. */

@@ -9,11 +9,14 @@
  *   post-lmrs  the same, the segments of all buffers in turn in two LMRs; post-lmrs-4: in four
  *   reap       dat_evd_dequeue of a receive from the SRQ
  *   both       reap, then post, for each message
+ *   wait       dat_evd_wait for a receive from the SRQ that waits already
  *   send       dat_ep_post_send of 64 bytes, in SEGMENTS segments
  *   send-lmrs  the same, the segments of all messages in turn in two LMRs; send-lmrs-4: in four
+ *   write      dat_ep_post_rdma_write of 64 bytes, in one segment
  *   recv       dat_ep_post_recv to an endpoint without an SRQ
  *   recv-lmrs  the same, the segments of all buffers in turn in two LMRs; recv-lmrs-4: in four
  *   reap-send  dat_evd_dequeue of a send
+ *   reap-recv  dat_evd_dequeue of a receive of an endpoint without an SRQ
  *   empty      dat_evd_dequeue of an empty EVD of receives from the SRQ
  *   empty-send dat_evd_dequeue of an empty EVD of sends
  *   answer     a whole message: reap, post, then a send by the endpoint that received, and the
@@ -49,6 +52,7 @@ static DAT_EVD_HANDLE answered, answers;
 static DAT_EP_HANDLE unconnected[MOST_GROUP];
 static DAT_EVD_HANDLE unconnected_evds[2];
 static DAT_LMR_TRIPLET source, pieces[MOST_LMRS][MOST_SEGMENTS], answer_target, targets[MOST_GROUP][MOST_SEGMENTS];
+static DAT_RMR_TRIPLET written;
 static int segments, lmrs, depth, group, endpoints, traps, warm;
 
 static void make_memory(void)
@@ -59,7 +63,9 @@ static void make_memory(void)
 
 	/* Several LMRs may have the same bytes. */
 	for (i = 0; i < lmrs; i++)
-		contexts[i] = register_memory(ia, pz, memory, sizeof memory);
+		contexts[i] = register_for_peers(ia, pz, memory, sizeof memory, &written.rmr_context);
+	written.virtual_address = (DAT_VADDR)(uintptr_t)memory;
+	written.segment_length = MESSAGE;
 	for (i = 0; i < MOST_GROUP; i++) {
 		for (k = 0; k < MOST_SEGMENTS; k++) {
 			targets[i][k].virtual_address = (DAT_VADDR)(uintptr_t)(memory + (i * MOST_SEGMENTS + k) * MESSAGE);
@@ -144,13 +150,18 @@ static inline __attribute__((always_inline)) void post(int i)
 		abort();
 }
 
-static inline __attribute__((always_inline)) void reap(void)
+static inline __attribute__((always_inline)) void reap_from(DAT_EVD_HANDLE evd)
 {
 	DAT_EVENT event;
 
-	if (dat_evd_dequeue(received, &event) != DAT_SUCCESS)
+	if (dat_evd_dequeue(evd, &event) != DAT_SUCCESS)
 		abort();
 	good(&event);
+}
+
+static inline __attribute__((always_inline)) void reap(void)
+{
+	reap_from(received);
 }
 
 static inline __attribute__((always_inline)) void find_empty(DAT_EVD_HANDLE evd)
@@ -230,6 +241,16 @@ static void send_pieces(void)
 			abort();
 }
 
+static void write_all(void)
+{
+	DAT_DTO_COOKIE cookie = { .as_64 = 0 };
+	int i;
+
+	for (i = 0; i < group; i++)
+		if (dat_ep_post_rdma_write(client, 1, &source, cookie, &written, DAT_COMPLETION_DEFAULT_FLAG) != DAT_SUCCESS)
+			abort();
+}
+
 static void post_receives(void)
 {
 	int i;
@@ -288,6 +309,11 @@ static void wait_for(DAT_EVD_HANDLE evd)
 	}
 }
 
+static void finish_writes(void)
+{
+	wait_for(sent);
+}
+
 /* The sends have completed, so their messages have arrived: reaps both, posts the buffers again. */
 static void finish_sends(void)
 {
@@ -322,8 +348,8 @@ static void wait_for_answers(void)
 	let_sends_complete();
 }
 
-/* Messages take the client's receives; their completions are reaped. */
-static void use_receives(void)
+/* Messages take the client's receives; their completions wait. */
+static void fill_receives(void)
 {
 	int i;
 
@@ -331,7 +357,39 @@ static void use_receives(void)
 		send_from(server);
 	emu("step");
 	wait_for(answered);
+}
+
+static void use_receives(void)
+{
+	fill_receives();
 	wait_for(answers);
+}
+
+static void bring_receives(void)
+{
+	post_receives();
+	fill_receives();
+}
+
+static void wait_all(void)
+{
+	DAT_EVENT event;
+	DAT_COUNT more;
+	int i;
+
+	for (i = 0; i < group; i++) {
+		if (dat_evd_wait(received, WAIT_US, 1, &event, &more) != DAT_SUCCESS)
+			abort();
+		good(&event);
+	}
+}
+
+static void reap_receives(void)
+{
+	int i;
+
+	for (i = 0; i < group; i++)
+		reap_from(answers);
 }
 
 /* Posts buffers for the answers. */
@@ -397,9 +455,12 @@ static const struct mode {
 } modes[] = {
 	{ "post", post_all, deliver, reap_all, post_all, NULL, NULL, nothing },
 	{ "reap", post_all, deliver, nothing, reap_all, NULL, NULL, post_all },
+	{ "wait", post_all, deliver, nothing, wait_all, NULL, NULL, post_all },
 	{ "both", post_all, deliver, nothing, do_both, NULL, NULL, nothing },
 	{ "send", post_all, nothing, nothing, send_all, NULL, NULL, finish_sends },
+	{ "write", nothing, nothing, nothing, write_all, NULL, NULL, finish_writes },
 	{ "recv", nothing, nothing, nothing, post_receives, NULL, NULL, use_receives },
+	{ "reap-recv", nothing, bring_receives, nothing, reap_receives, NULL, NULL, nothing },
 	{ "reap-send", post_all, send_all, wait_for_sends, reap_sends, NULL, NULL, nothing },
 	{ "empty", post_all, nothing, nothing, find_no_receive, NULL, NULL, nothing },
 	{ "empty-send", post_all, nothing, nothing, find_no_send, NULL, NULL, nothing },

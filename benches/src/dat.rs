@@ -163,31 +163,12 @@ impl DatPost {
     fn command(&self, subject: Subject, spec: &Spec, group: u32, millis: u128, samples: usize) -> Command {
         let threads = spec.case.threads();
         let mut command = Command::new(threads.map_or(self.program(), |_| self.threads()));
-        let (mode, endpoints) = match spec.case {
-            CaseName::DatReap => ("reap", 0),
-            CaseName::DatMessage => ("both", 0),
-            CaseName::DatPostCrowd => ("post", 10_000),
-            CaseName::DatPostLmrs => ("post-lmrs", 0),
-            CaseName::DatPostFourLmrs => ("post-lmrs-4", 0),
-            CaseName::DatSend => ("send", 0),
-            CaseName::DatSendLmrs => ("send-lmrs", 0),
-            CaseName::DatSendFourLmrs => ("send-lmrs-4", 0),
-            CaseName::DatRecv => ("recv", 0),
-            CaseName::DatRecvLmrs => ("recv-lmrs", 0),
-            CaseName::DatRecvFourLmrs => ("recv-lmrs-4", 0),
-            CaseName::DatReapSend => ("reap-send", 0),
-            CaseName::DatEmpty => ("empty", 0),
-            CaseName::DatEmptySends => ("empty-send", 0),
-            CaseName::DatAnswer => ("answer", 0),
-            CaseName::DatEpCreate => ("ep-create", 0),
-            CaseName::DatEpFree => ("ep-free", 0),
-            _ => ("post", 0),
-        };
         command.arg(ia(subject));
         match threads {
             Some(threads) => command.args([threads, spec.depth, EACH].map(|n| n.to_string())),
             None => {
-                command.arg(mode).args([spec.segments, spec.depth, group, endpoints].map(|n| n.to_string()))
+                let (work, endpoints) = work(spec.case).expect("a case of dat_post.c");
+                command.arg(work).args([spec.segments, spec.depth, group, endpoints].map(|n| n.to_string()))
             }
         };
         command
@@ -230,6 +211,34 @@ impl DatPost {
         command.env("DAT_POST_TRAPS", "1");
         Ok((stepper.steps(&command)?, groups * GROUP))
     }
+}
+
+/// The CASE of `dat_post.c`, and the number of further endpoints on the SRQ.
+fn work(case: CaseName) -> Option<(&'static str, u32)> {
+    Some(match case {
+        CaseName::DatPost => ("post", 0),
+        CaseName::DatPostCrowd => ("post", 10_000),
+        CaseName::DatPostLmrs => ("post-lmrs", 0),
+        CaseName::DatPostFourLmrs => ("post-lmrs-4", 0),
+        CaseName::DatReap => ("reap", 0),
+        CaseName::DatWait => ("wait", 0),
+        CaseName::DatMessage => ("both", 0),
+        CaseName::DatSend => ("send", 0),
+        CaseName::DatSendLmrs => ("send-lmrs", 0),
+        CaseName::DatSendFourLmrs => ("send-lmrs-4", 0),
+        CaseName::DatWrite => ("write", 0),
+        CaseName::DatRecv => ("recv", 0),
+        CaseName::DatRecvLmrs => ("recv-lmrs", 0),
+        CaseName::DatRecvFourLmrs => ("recv-lmrs-4", 0),
+        CaseName::DatReapRecv => ("reap-recv", 0),
+        CaseName::DatReapSend => ("reap-send", 0),
+        CaseName::DatEmpty => ("empty", 0),
+        CaseName::DatEmptySends => ("empty-send", 0),
+        CaseName::DatAnswer => ("answer", 0),
+        CaseName::DatEpCreate => ("ep-create", 0),
+        CaseName::DatEpFree => ("ep-free", 0),
+        _ => return None,
+    })
 }
 
 /// Runs a program that prints the nanoseconds of each of its groups of `group` operations.
@@ -290,4 +299,23 @@ pub fn library(name: &str) -> Result<PathBuf> {
     found.with_context(|| {
         format!("no {name} near {}: build doorbell, mlx5-emu and doorbell-verbs as well", program.display())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::work;
+    use crate::plan::plan;
+
+    #[test]
+    fn each_case_has_work_of_its_own() {
+        let names: HashSet<_> = plan(false)
+            .into_iter()
+            .filter(|spec| spec.case.through_libdat() && spec.case.threads().is_none())
+            .map(|spec| (spec.case.name(), work(spec.case)))
+            .collect();
+        let works: HashSet<_> = names.iter().filter_map(|(_, work)| *work).collect();
+        assert!(works.len() > 15 && works.len() == names.len(), "{names:?}");
+    }
 }

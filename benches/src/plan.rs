@@ -60,6 +60,8 @@ pub enum CaseName {
     DatPostFourLmrs,
     /// `dat_evd_dequeue` through libdat2, of receives.
     DatReap,
+    /// `dat_evd_wait` through libdat2, of receives that wait already.
+    DatWait,
     /// Both calls for each message.
     DatMessage,
     /// `dat_ep_post_send` through libdat2, 64 bytes.
@@ -68,12 +70,16 @@ pub enum CaseName {
     DatSendLmrs,
     /// As `DatSend`, with segments in four LMRs in turn.
     DatSendFourLmrs,
+    /// `dat_ep_post_rdma_write` through libdat2, 64 bytes in one segment.
+    DatWrite,
     /// `dat_ep_post_recv` through libdat2, to an endpoint without an SRQ.
     DatRecv,
     /// As `DatRecv`, with segments in two LMRs in turn.
     DatRecvLmrs,
     /// As `DatRecv`, with segments in four LMRs in turn.
     DatRecvFourLmrs,
+    /// `dat_evd_dequeue` of messages in the receives of `DatRecv`.
+    DatReapRecv,
     /// `dat_evd_dequeue` of the completions of `DatSend`.
     DatReapSend,
     /// `dat_evd_dequeue` through libdat2 of an empty EVD of receives from an SRQ.
@@ -132,13 +138,16 @@ impl CaseName {
             Self::DatPostLmrs => "dat-post-lmrs",
             Self::DatPostFourLmrs => "dat-post-lmrs-4",
             Self::DatReap => "dat-reap",
+            Self::DatWait => "dat-wait",
             Self::DatMessage => "dat-post+reap",
             Self::DatSend => "dat-send",
             Self::DatSendLmrs => "dat-send-lmrs",
             Self::DatSendFourLmrs => "dat-send-lmrs-4",
+            Self::DatWrite => "dat-write",
             Self::DatRecv => "dat-recv",
             Self::DatRecvLmrs => "dat-recv-lmrs",
             Self::DatRecvFourLmrs => "dat-recv-lmrs-4",
+            Self::DatReapRecv => "dat-reap-recv",
             Self::DatReapSend => "dat-reap-send",
             Self::DatEmpty => "dat-empty",
             Self::DatEmptySends => "dat-empty-send",
@@ -177,10 +186,11 @@ impl CaseName {
                 | DatPostLmrs
                 | DatPostFourLmrs
                 | DatReap
+                | DatWait
                 | DatMessage
                 | DatEmpty
                 | DatEmptySends
-        ) || matches!(self, DatRecv | DatRecvLmrs | DatRecvFourLmrs)
+        ) || matches!(self, DatRecv | DatRecvLmrs | DatRecvFourLmrs | DatReapRecv)
             || self.is_control()
             || self.sends_by_dat()
     }
@@ -195,7 +205,12 @@ impl CaseName {
     pub fn sends_by_dat(self) -> bool {
         matches!(
             self,
-            Self::DatSend | Self::DatSendLmrs | Self::DatSendFourLmrs | Self::DatReapSend | Self::DatAnswer
+            Self::DatSend
+                | Self::DatSendLmrs
+                | Self::DatSendFourLmrs
+                | Self::DatWrite
+                | Self::DatReapSend
+                | Self::DatAnswer
         ) || self.threads().is_some()
     }
 
@@ -376,11 +391,14 @@ pub fn plan(quick: bool) -> Vec<Spec> {
             spec(DatSendLmrs, 1, 1, 1023),
             spec(DatSendLmrs, 1, 2, 1023),
             spec(DatSendFourLmrs, 1, 1, 1023),
+            spec(DatWrite, 1, 1, 1023),
+            spec(DatWait, 1, 1, 1023),
             spec(DatRecv, 1, 1, 1023),
             spec(DatRecv, 1, 2, 1023),
             spec(DatRecvLmrs, 1, 1, 1023),
             spec(DatRecvLmrs, 1, 2, 1023),
             spec(DatRecvFourLmrs, 1, 1, 1023),
+            spec(DatReapRecv, 1, 1, 1023),
             spec(DatTwoThreads, 1, 1, 4095),
             spec(DatPostCrowd, 1, 1, 1023),
         ]);

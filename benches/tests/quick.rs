@@ -148,6 +148,8 @@ fn locked_instructions() -> Result<(), Failed> {
         CaseName::DatReapSend,
         CaseName::DatRecv,
         CaseName::DatRecvFourLmrs,
+        CaseName::DatReapRecv,
+        CaseName::DatWrite,
         CaseName::DatAnswer,
     ] {
         let spec = Spec { case, batch: 1, segments: 1, depth: 1023 };
@@ -199,13 +201,13 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatEmpty, 1, 90.0),
         (CaseName::DatEmptySends, 1, 74.0),
         (CaseName::DatAnswer, 1, 457.0),
-        (CaseName::DatRecv, 1, 193.0),
-        // 240 and 249, or 250 and 259: changes elsewhere in the crate make the compiler allocate the
-        // registers of these functions in one way or the other.
-        (CaseName::DatRecv, 2, 257.0),
-        (CaseName::DatRecvLmrs, 1, 193.0),
-        (CaseName::DatRecvLmrs, 2, 266.0),
-        (CaseName::DatRecvFourLmrs, 1, 193.0),
+        (CaseName::DatWrite, 1, 167.0),
+        (CaseName::DatRecv, 1, 136.0),
+        (CaseName::DatRecv, 2, 187.0),
+        (CaseName::DatRecvLmrs, 1, 136.0),
+        (CaseName::DatRecvLmrs, 2, 196.0),
+        (CaseName::DatRecvFourLmrs, 1, 136.0),
+        (CaseName::DatReapRecv, 1, 141.0),
     ];
     let by_verbs = [
         (CaseName::DatPost, 1, 229.0),
@@ -222,11 +224,13 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatSendFourLmrs, 1, 480.0),
         (CaseName::DatReapSend, 1, 291.0),
         (CaseName::DatAnswer, 1, 1_375.0),
-        (CaseName::DatRecv, 1, 307.0),
-        (CaseName::DatRecv, 2, 352.0),
-        (CaseName::DatRecvLmrs, 1, 307.0),
-        (CaseName::DatRecvLmrs, 2, 363.0),
-        (CaseName::DatRecvFourLmrs, 1, 307.0),
+        (CaseName::DatWrite, 1, 535.0),
+        (CaseName::DatRecv, 1, 278.0),
+        (CaseName::DatRecv, 2, 339.0),
+        (CaseName::DatRecvLmrs, 1, 278.0),
+        (CaseName::DatRecvLmrs, 2, 348.0),
+        (CaseName::DatRecvFourLmrs, 1, 278.0),
+        (CaseName::DatReapRecv, 1, 319.0),
     ];
     let direct = direct.map(|limit| (Subject::Provider, limit));
     let by_verbs = by_verbs.map(|limit| (Subject::ProviderVerbs, limit));

@@ -13,7 +13,7 @@ use crate::{
     dv::RecvWrs,
     queue_mem::{RqLayout, RqMem},
     srq::{BatchError, PostError},
-    wqe::DataSeg,
+    wqe::{DataSeg, KeyedSeg},
 };
 
 /// No posted receive that is still outstanding has this number. Only a faulty device causes this
@@ -69,6 +69,26 @@ impl Rq {
             return Err(PostError::TooManySegments);
         }
         self.ring.write(self.at, segs.iter().copied(), cookie);
+        self.advance();
+        self.dbrec.publish(self.at as u16);
+        Ok(())
+    }
+
+    /// As [`post`](Self::post), for a number of segments that the compiler knows, of one byte or more
+    /// each. Straight-line code without a call.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`]; nothing was written.
+    #[inline(always)]
+    pub fn post_few<const N: usize>(&mut self, segs: [KeyedSeg; N], cookie: u64) -> Result<(), PostError> {
+        if self.free() == 0 {
+            return Err(PostError::Full);
+        }
+        if N > 1 && N > self.ring.max_segments() as usize {
+            return Err(PostError::TooManySegments);
+        }
+        self.ring.write_few(self.at, segs, cookie);
         self.advance();
         self.dbrec.publish(self.at as u16);
         Ok(())

@@ -24,7 +24,7 @@ use doorbell_sys::ibv_sge;
 use crate::{
     queue_mem::{Registers, Target, Units},
     wqe::{
-        DataSeg,
+        DataSeg, KeyedSeg,
         send::{
             AtomicSeg, Ctrl, EXTENDED_AV, KlmSeg, MaskedAtomicSeg32, MkeySeg, RaddrSeg, UmrCtrlSeg, XrcSeg,
             flag, opcode, two,
@@ -212,11 +212,14 @@ impl<D: Data> Wr<D> {
     }
 }
 
-/// Data that the device can write to: [`DataSeg`], `&[DataSeg]`, or `()` for none.
+/// Data that the device can write to: [`DataSeg`], `&[DataSeg]`, `[DataSeg; N]`, `[KeyedSeg; N]`, or `()`
+/// for none.
 pub trait Landing: Data {}
 impl Landing for () {}
 impl Landing for DataSeg {}
 impl Landing for &[DataSeg] {}
+impl<const N: usize> Landing for [DataSeg; N] {}
+impl<const N: usize> Landing for [KeyedSeg; N] {}
 
 impl<D: Landing> Wr<D> {
     /// An RDMA read into `into`.

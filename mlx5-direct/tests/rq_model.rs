@@ -6,13 +6,15 @@ mod common;
 use std::{collections::VecDeque, sync::Arc};
 
 use common::{Seg, seen_by_device};
-use mlx5_direct::{DataSeg, HeapMem, Rq, RqLayout};
+use mlx5_direct::{DataSeg, HeapMem, Rq, RqLayout, srq::PostError};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
     /// Lengths of the segments; those of length 0 are left out.
     Post(Vec<u32>),
+    /// So many segments, by the function for a number that the compiler knows.
+    Few(u8),
     Batch(u16),
     /// A receive completes: the oldest, or (a faulty device) a later one.
     Complete(u16),
@@ -24,6 +26,7 @@ enum Op {
 fn ops() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => prop::collection::vec(prop_oneof![Just(0u32), 1..5000u32], 0..10).prop_map(Op::Post),
+        3 => (1..=4u8).prop_map(Op::Few),
         2 => (0..40u16).prop_map(Op::Batch),
         6 => prop_oneof![9 => Just(0u16), 1 => 0..9u16].prop_map(Op::Complete),
         1 => any::<u16>().prop_map(Op::Bogus),
@@ -84,6 +87,27 @@ impl Session {
                 let fits = room > 0 && lengths.len() <= self.stride / 16;
                 assert_eq!(self.rq.post(&given, cookie).is_ok(), fits);
                 if fits {
+                    self.note(cookie, expected);
+                }
+            }
+            Op::Few(n) => {
+                let (cookie, given, expected) = self.segments(&[64; 4][..usize::from(*n)]);
+                let outcome = match *given {
+                    [a] => self.rq.post_few([a.into()], cookie),
+                    [a, b] => self.rq.post_few([a, b].map(Into::into), cookie),
+                    [a, b, c] => self.rq.post_few([a, b, c].map(Into::into), cookie),
+                    [a, b, c, d] => self.rq.post_few([a, b, c, d].map(Into::into), cookie),
+                    _ => unreachable!("one to four"),
+                };
+                let expected_error = if room == 0 {
+                    Err(PostError::Full)
+                } else if given.len() > self.stride / 16 {
+                    Err(PostError::TooManySegments)
+                } else {
+                    Ok(())
+                };
+                assert_eq!(outcome, expected_error);
+                if outcome.is_ok() {
                     self.note(cookie, expected);
                 }
             }

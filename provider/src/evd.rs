@@ -326,7 +326,7 @@ impl EvdInner {
             wake,
             patience: Patience::default(),
             _timers: timers,
-            queue: BiasedMutex::with_doors(Queue {
+            queue: BiasedMutex::new(Queue {
                 cq,
                 slow_path: SlowPath::of_new(flags, discards),
                 batch: Batch::new(with_cq)?,

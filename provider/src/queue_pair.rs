@@ -262,7 +262,7 @@ impl QueuePair {
             life: AtomicU64::new(0),
             pz,
             fast_requests: AtomicBool::new(false),
-            requests: BiasedMutex::with_doors(requests),
+            requests: BiasedMutex::new(requests),
             receives: BiasedMutex::new(receives),
             owner: OnceLock::new(),
         }
@@ -564,6 +564,15 @@ impl QueuePair {
         Some((receive.info.cookie, receive.info.pool))
     }
 
+    /// Does the work of [`QueuePair::reap_receive`] if this thread owns the lock of the receives;
+    /// otherwise `None`, and nothing has changed.
+    #[inline(always)]
+    pub(crate) fn reap_receive_fast(&self, slot: u16) -> Option<(u64, u32)> {
+        let mut receives = self.receives.try_lock_fast_in::<{ IN_ARC + offset_of!(Self, receives) }>()?;
+        let receive = receives.complete(slot)?;
+        Some((receive.info.cookie, receive.info.pool))
+    }
+
     /// Releases the place of a completed request whose event was taken or dropped.
     pub(crate) fn request_reaped(&self) {
         self.requests.lock().ring.free_place();
@@ -572,11 +581,7 @@ impl QueuePair {
     /// Completes the oldest receive of an EP without an SRQ. `slot` is the slot that the
     /// completion names.
     fn receive_done(&self, slot: u16) -> Option<Receive> {
-        let mut receives = self.receives.lock();
-        if !receives.queue.complete(slot) || !receives.ring.front()?.is_on_device() {
-            return None;
-        }
-        receives.ring.take_first()
+        self.receives.lock().complete(slot)
     }
 
     /// Whether the device has completed everything, as far as harvested completions show.

@@ -298,16 +298,10 @@ pub(crate) struct BiasedMutexGuard<'a, T> {
 }
 
 impl<const RANK: u8, T> BiasedMutex<RANK, T> {
-    /// Locks of the first threads allocate nothing: see [`biased_lock::BiasedMutex::reserve`].
-    pub(crate) fn new(value: T) -> Self {
-        let mut mutex = biased_lock::BiasedMutex::new(value);
-        mutex.reserve();
-        Self(mutex)
-    }
-
-    /// As [`BiasedMutex::new`], for a mutex that can open a [`Door`].
+    /// A mutex that can open a [`Door`]. Locks of the first threads allocate nothing: see
+    /// [`biased_lock::BiasedMutex::reserve`].
     #[inline(always)]
-    pub(crate) fn with_doors(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         Self(biased_lock::BiasedMutex::with_doors(value))
     }
 

@@ -9,7 +9,7 @@ use std::collections::TryReserveError;
 use super::Keep;
 use crate::{
     table::table,
-    wqe::{DataSeg, SEGMENT_BYTES},
+    wqe::{DataSeg, KeyedSeg, SEGMENT_BYTES},
 };
 
 /// The ring of slots, and one cookie per slot.
@@ -60,16 +60,41 @@ impl RqMem {
         *unsafe { self.cookies.get_unchecked((index & self.mask) as usize) }
     }
 
+    /// The first segment of a slot, whose cookie is set; the index is masked into the ring.
+    #[inline(always)]
+    fn begin(&mut self, index: u32, cookie: u64) -> *mut [u64; 2] {
+        let index = (index & self.mask) as usize;
+        // SAFETY: the masked index is below the number of slots and of cookies.
+        unsafe {
+            *self.cookies.get_unchecked_mut(index) = cookie;
+            self.base.as_ptr().add(index * self.stride_bytes as usize).cast()
+        }
+    }
+
+    /// As [`RqMem::write`], for segments that are not empty. Writes nothing if they do not fit.
+    #[inline(always)]
+    pub(crate) fn write_few<const N: usize>(&mut self, index: u32, segs: [KeyedSeg; N], cookie: u64) {
+        let room = self.max_segments() as usize;
+        if N > 1 && N > room {
+            return;
+        }
+        let slot = self.begin(index, cookie);
+        for (n, seg) in segs.into_iter().enumerate() {
+            // SAFETY: n < N segments fit into the slot, of which the first always does, aligned as ring
+            // and stride are; exclusive through `&mut self`.
+            unsafe { slot.add(n).write(seg.to_words()) };
+        }
+        if N < room {
+            // SAFETY: as above, for one more segment.
+            unsafe { slot.add(N).write(DataSeg::TERMINATOR.to_words()) };
+        }
+    }
+
     /// Writes a slot; the index is masked into the ring. Leaves out empty segments and those that
     /// do not fit.
     #[inline(always)]
     pub(crate) fn write(&mut self, index: u32, segs: impl Iterator<Item = DataSeg>, cookie: u64) {
-        let index = (index & self.mask) as usize;
-        // SAFETY: the masked index is below the number of slots and of cookies.
-        let slot = unsafe {
-            *self.cookies.get_unchecked_mut(index) = cookie;
-            self.base.as_ptr().add(index * self.stride_bytes as usize).cast::<[u64; 2]>()
-        };
+        let slot = self.begin(index, cookie);
         let room = self.max_segments() as usize;
         let mut used = 0;
         for seg in segs.filter(|seg| seg.byte_count() != 0) {

@@ -12,7 +12,10 @@ macro_rules! functions {
 
 /// All entry points, with those that depend on the data path.
 macro_rules! all {
-    ($evd_dequeue:path, $ep_post_send:path, $srq_post_recv:path) => {
+    (
+        $evd_dequeue:path, $ep_post_send:path, $ep_post_recv:path, $rdma_read:path, $rdma_write:path,
+        $srq_post_recv:path $(,)?
+    ) => {
         functions![
             ia::ia_open,
             ia::ia_query,
@@ -46,9 +49,9 @@ macro_rules! all {
             ep::ep_dup_connect,
             ep::ep_disconnect,
             $ep_post_send,
-            post::ep_post_recv,
-            post::ep_post_rdma_read,
-            post::ep_post_rdma_write,
+            $ep_post_recv,
+            $rdma_read,
+            $rdma_write,
             ep::ep_get_status,
             ep::ep_free,
             lmr::lmr_create,
@@ -99,10 +102,24 @@ macro_rules! all {
 
 /// The entry points for objects of the direct path, and for opening any IA.
 pub(super) fn functions() -> Functions {
-    all!(evd::evd_dequeue, post::ep_post_send, post::srq_post_recv)
+    all!(
+        evd::evd_dequeue,
+        post::ep_post_send,
+        post::ep_post_recv,
+        post::ep_post_rdma_read,
+        post::ep_post_rdma_write,
+        post::srq_post_recv,
+    )
 }
 
 /// The entry points for objects of the verbs path.
 pub(super) fn functions_by_verbs() -> Functions {
-    all!(evd::evd_dequeue_by_verbs, post::ep_post_send_by_verbs, post::srq_post_recv_by_verbs)
+    all!(
+        evd::evd_dequeue_by_verbs,
+        post::ep_post_send_by_verbs,
+        post::ep_post_recv_by_verbs,
+        post::ep_post_rdma_read_slow,
+        post::ep_post_rdma_write_slow,
+        post::srq_post_recv_by_verbs,
+    )
 }

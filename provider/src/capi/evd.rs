@@ -188,11 +188,15 @@ pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
         if queue.has_messages_only() {
             return dequeue_message(evd, out, queue);
         }
+        compiler_fence(Ordering::SeqCst);
+        if queue.has_receives() {
+            return dequeue_receive(evd, out, queue);
+        }
     }
     evd_dequeue_rest(evd, out)
 }
 
-// The two dequeues are separate functions, so that each saves only the registers that it uses.
+// The three dequeues are separate functions, so that each saves only the registers that it uses.
 // `extern "C"` functions do not unwind, so the last call of each is a jump.
 
 #[inline(never)]
@@ -208,6 +212,26 @@ fn dequeue_message(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) ->
 fn dequeue_request(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
     if queue.dequeue_request(ToC { evd, out }).is_some() {
         return SUCCESS;
+    }
+    dequeue_nothing(evd, out, queue.into_pass())
+}
+
+#[inline(never)]
+fn dequeue_receive(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
+    match queue.dequeue_receive(ToC { evd, out }) {
+        Ok(()) => SUCCESS,
+        Err(NotTaken::NotFound) => dequeue_no_receive(evd, out, queue.into_pass()),
+        Err(NotTaken::Found) => dequeue_other(evd, out, queue.into_pass()),
+    }
+}
+
+/// Dequeues a request, if the EVD takes any.
+#[inline(never)]
+#[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
+extern "C" fn dequeue_no_receive(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
+    let queue = queue.into_guard();
+    if queue.has_requests() {
+        return dequeue_request(evd, out, queue);
     }
     dequeue_nothing(evd, out, queue.into_pass())
 }
@@ -233,8 +257,12 @@ extern "C" fn dequeue_other(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>
     if queue.prepare_message() {
         return dequeue_message(evd, out, queue);
     }
-    if queue.prepare_request() {
-        return dequeue_request(evd, out, queue);
+    if queue.prepare_shared() {
+        return if queue.has_receives() {
+            dequeue_receive(evd, out, queue)
+        } else {
+            dequeue_request(evd, out, queue)
+        };
     }
     dequeue_completion(evd, out, queue.into_pass())
 }

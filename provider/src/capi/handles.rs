@@ -17,18 +17,20 @@
 //! threads under these locks: waits clone the EVD or CNO first. A call that may refuse to free an
 //! object decides that under the lock. So no other thread sees a stale handle if the free is
 //! refused. Posting to an SRQ, dequeuing from an EVD, and most Sends, RDMA Writes and RDMA Reads
-//! take a [`BiasedLock`] only. On the direct path, plain dequeues and Sends do not take even that
-//! one: they enter the lock of the EVD or of the EP's requests by a [`Door`] of the slot.
+//! take a [`BiasedLock`] only. Most posts of receives to EPs without an SRQ do not take even that one,
+//! nor do plain dequeues, and on the direct path most Sends and the RDMA Writes and Reads of one
+//! segment: they enter the lock of the EP's receives, of the EVD, or of the EP's requests by a [`Door`]
+//! of the slot.
 
 use super::code::Code;
 use super::handle::Handle;
 use super::held::{self, Held};
 use super::objects::{Object, Stored};
-use super::raw::{open_door_of_ep, open_door_of_evd};
+use super::raw::{open_door_of_evd, open_door_of_receives, open_door_of_requests};
 use super::table::Table;
 use crate::evd::{EvdInner, Queue};
 use crate::memory::table;
-use crate::queue_pair::{QueuePair, Requests};
+use crate::queue_pair::{QueuePair, Receives, Requests};
 use crate::sync::{Door, DoorGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 use crate::types::ByNumber;
 use crate::{ReturnType, Srq, Subtype};
@@ -72,14 +74,14 @@ pub(super) struct HandleSlot {
     evd: Door<{ rank::QUEUE }, Queue>,
     /// Leads the owner of the lock of an EP's requests to them, on the direct path.
     ep: Door<{ rank::REQUESTS }, Requests>,
+    /// Leads the owner of the lock of an EP's receives to them. Closed for an EP on an SRQ.
+    receives: Door<{ rank::RECEIVES }, Receives>,
     /// The part of the object that posts and dequeues use.
     hot: BiasedLock<Hot>,
     /// The consumer's context (`dat_set_consumer_context`).
     pub(super) context: AtomicU64,
     /// The handle of the object's IA.
     ia: AtomicUsize,
-    /// The number by which events name the object; 0 for none.
-    id: AtomicU64,
     object: RwLock<{ rank::HANDLE }, Option<Box<Object>>>,
 }
 
@@ -114,10 +116,10 @@ impl HandleSlot {
             forks: AtomicU32::new(0),
             evd: Door::new(),
             ep: Door::new(),
+            receives: Door::new(),
             hot: BiasedLock::new(),
             context: AtomicU64::new(0),
             ia: AtomicUsize::new(0),
-            id: AtomicU64::new(0),
             object: RwLock::new(None),
         }
     }
@@ -160,12 +162,15 @@ pub(super) enum Hot {
 }
 
 impl Drop for Hot {
-    /// Closes the door of the slot.
+    /// Closes the doors of the slot.
     fn drop(&mut self) {
         match self {
             Self::Evd(evd) => evd.queue.close_door(),
-            Self::Ep(pair) => pair.requests.close_door(),
-            Self::Srq(_) | Self::EpByVerbs(_) => {}
+            Self::Ep(pair) | Self::EpByVerbs(pair) => {
+                pair.requests.close_door();
+                pair.receives.close_door();
+            }
+            Self::Srq(_) => {}
         }
     }
 }
@@ -303,6 +308,12 @@ impl Handle {
         at(&FIRST.0, self.0)?.of(self)?.ep.try_lock_fast_in::<{ offset_of!(HandleSlot, ep) }>()
     }
 
+    /// As [`Handle::queue_of_evd`], the receives of this EP on either path, if it has no SRQ.
+    #[inline(always)]
+    pub(super) fn receives_of_ep(self) -> Option<DoorGuard<Receives>> {
+        at(&FIRST.0, self.0)?.of(self)?.receives.try_lock_fast_in::<{ offset_of!(HandleSlot, receives) }>()
+    }
+
     /// The part of this object that posts and dequeues use, on the fast path: the slot is in the
     /// first chunk, and this thread owns the biased lock of the slot. Under the guard, a call runs
     /// no code of the consumer (an agent of a CNO), which may use the handle again.
@@ -344,12 +355,13 @@ impl Handle {
     /// is there.
     pub(super) fn put_hot(self, hot: Hot) {
         let Some(slot) = self.slot() else { return };
-        let (evd, pair) = match &hot {
-            Hot::Evd(evd) => (Some(evd.clone()), None),
-            Hot::Ep(pair) => (None, Some(pair.clone())),
-            Hot::Srq(_) | Hot::EpByVerbs(_) => (None, None),
+        let (evd, pair, requests) = match &hot {
+            Hot::Evd(evd) => (Some(evd.clone()), None, false),
+            Hot::Ep(pair) => (None, Some(pair.clone()), true),
+            Hot::EpByVerbs(pair) => (None, Some(pair.clone()), false),
+            Hot::Srq(_) => (None, None, false),
         };
-        // Closes the door of the part that was there before the new part opens it.
+        // Closes the doors of the part that was there before the new part opens them.
         drop(slot.hot.put(Box::new(hot)));
         // A dequeue by the door writes no trace.
         if let Some(evd) = evd
@@ -358,7 +370,12 @@ impl Handle {
             open_door_of_evd(&evd, &slot.evd);
         }
         if let Some(pair) = pair {
-            open_door_of_ep(&pair, &slot.ep);
+            if requests {
+                open_door_of_requests(&pair, &slot.ep);
+            }
+            if pair.srq.is_none() {
+                open_door_of_receives(&pair, &slot.receives);
+            }
         }
     }
 
@@ -404,6 +421,7 @@ impl Handle {
         let invalid = || Code::handle(K::SUBTYPE);
         let slot = self.slot().ok_or_else(invalid)?;
         let (mut guard, _held) = slot.write()?;
+        let number = guard.as_deref().and_then(Object::number);
         let object = match guard.take().map(|object| K::into(*object)) {
             Some(Ok(object)) => object,
             Some(Err(other)) => {
@@ -425,7 +443,7 @@ impl Handle {
         }
         drop(guard);
         drop(slot.hot.take());
-        retire(slot, inherited);
+        retire(slot, number, inherited);
         Ok(())
     }
 
@@ -441,12 +459,13 @@ impl Handle {
         if !inherited {
             may(object)?;
         }
+        let number = guard.as_deref().and_then(Object::number);
         let object = guard.take().and_then(|object| K::into(*object).ok()).ok_or_else(invalid)?;
         drop(guard);
         if !inherited {
             drop(slot.hot.take());
         }
-        retire(slot, inherited);
+        retire(slot, number, inherited);
         if inherited {
             slot.forget(object);
             return Ok(None);
@@ -474,7 +493,8 @@ impl Handle {
         Self::new(table, ia, object)
     }
 
-    /// A new handle for an object that events name by this number.
+    /// A new handle for an object that events name by this number, which is its
+    /// [`Object::number`].
     ///
     /// # Errors
     /// As [`Handle::sibling`].
@@ -488,10 +508,7 @@ impl Handle {
         let mut known = by_id();
         known.expected -= 1;
         let handle = sibling?;
-        if let Some(slot) = handle.slot() {
-            slot.id.store(id, Ordering::Relaxed);
-            known.handles.insert(id, handle);
-        }
+        known.handles.insert(id, handle);
         Ok(handle)
     }
 
@@ -527,6 +544,7 @@ impl Handle {
                 // The object is dropped without the lock.
                 let object = slot.write().ok().and_then(|(mut guard, _held)| guard.take());
                 let Some(object) = object else { continue };
+                let number = object.number();
                 let inherited = slot.is_inherited();
                 if inherited {
                     slot.forget(object);
@@ -534,7 +552,7 @@ impl Handle {
                     drop(object);
                     drop(slot.hot.take());
                 }
-                retire(slot, inherited);
+                retire(slot, number, inherited);
             }
         }
     }
@@ -555,12 +573,11 @@ pub(super) fn forget_inherited() {
     by_id().handles.clear();
 }
 
-/// Makes the handles of this slot stale and puts it into quarantine. The slot of an inherited
-/// object is not used again: its door may still be open.
-fn retire(slot: &'static HandleSlot, inherited: bool) {
-    let id = slot.id.swap(0, Ordering::Relaxed);
-    if id != 0 {
-        by_id().handles.remove(&id);
+/// Makes the handles of this slot, whose object had this number, stale and puts it into quarantine.
+/// The slot of an inherited object is not used again: its doors may still be open.
+fn retire(slot: &'static HandleSlot, number: Option<u64>, inherited: bool) {
+    if let Some(number) = number {
+        by_id().handles.remove(&number);
     }
     slot.next_generation();
     if !inherited {

@@ -61,6 +61,15 @@ impl Object {
             Self::Csp(_) => 11,
         }
     }
+
+    /// The number by which events name the object.
+    pub(super) fn number(&self) -> Option<u64> {
+        match self {
+            Self::Evd(object) => Some(object.evd.id().0),
+            Self::Rmr(object) => Some(object.rmr.id().0),
+            _ => None,
+        }
+    }
 }
 
 /// A type of object that handle slots store.

@@ -4,10 +4,12 @@
 //!
 //! - `dat_srq_post_recv`: the biased lock of the SRQ's handle slot. Only a post to a full SRQ takes
 //!   others.
-//! - a Send of one to four segments by the direct path, with no flag but SUPPRESS: the lock of the
-//!   EP's requests, by the door of the handle slot.
-//! - another request of one segment, a Send or an RDMA Write of two to four, or a receive of up to
-//!   four: the biased lock of the EP's handle slot, then that of the ring.
+//! - a Send of one to four segments, or an RDMA Write or Read of one, by the direct path, with no flag
+//!   but SUPPRESS: the lock of the EP's requests, by a door of the handle slot.
+//! - a receive of one to four segments without a flag, for an EP without an SRQ: the lock of the EP's
+//!   receives, by a door of the handle slot.
+//! - another Send, RDMA Write or Read of one segment, or a Send or an RDMA Write of two to four: the
+//!   biased lock of the EP's handle slot, then that of the ring.
 //! - every other post to an EP: the read lock of the EP's handle slot, then the locks of the rings.
 
 use super::code::{Code, SUCCESS, guard};
@@ -255,7 +257,8 @@ pub(super) extern "C" fn ep_post_send_with_invalidate(
     guard("dat_ep_post_send_with_invalidate", || request(ep, kind, count, iov, cookie, flags, 5))
 }
 
-/// Calls nothing but one of the functions below, which find their arguments in their registers.
+/// Straight-line code for nearly every receive of one segment: an LMR that `QueueLmrs` finds, and a
+/// thread that owns the biased lock of the EP's receives.
 pub(super) extern "C" fn ep_post_recv(
     ep: Handle,
     count: i32,
@@ -263,19 +266,62 @@ pub(super) extern "C" fn ep_post_recv(
     cookie: u64,
     flags: u32,
 ) -> u32 {
+    if likely(count == 1) {
+        return receive_fast::<1, false>(ep, count, iov, cookie, flags);
+    }
+    ep_post_recv_several::<false>(ep, count, iov, cookie, flags)
+}
+
+/// As [`ep_post_recv`], in the table of the verbs path.
+pub(super) extern "C" fn ep_post_recv_by_verbs(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    if likely(count == 1) {
+        return receive_fast::<1, true>(ep, count, iov, cookie, flags);
+    }
+    ep_post_recv_several::<true>(ep, count, iov, cookie, flags)
+}
+
+/// As [`ep_post_recv`], for any number of segments but one, in the table of the verbs path or in that
+/// of the direct path.
+///
+/// Calls nothing but one of the functions below, which find their arguments in their registers.
+#[inline(never)]
+extern "C" fn ep_post_recv_several<const BY_VERBS: bool>(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
     match count {
-        1 => ep_post_recv_of::<1>(ep, count, iov, cookie, flags),
-        2 => ep_post_recv_of::<2>(ep, count, iov, cookie, flags),
-        3 => ep_post_recv_of::<3>(ep, count, iov, cookie, flags),
-        4 => ep_post_recv_of::<4>(ep, count, iov, cookie, flags),
+        2 => ep_post_recv_of::<2, BY_VERBS>(ep, count, iov, cookie, flags),
+        3 => ep_post_recv_of::<3, BY_VERBS>(ep, count, iov, cookie, flags),
+        4 => ep_post_recv_of::<4, BY_VERBS>(ep, count, iov, cookie, flags),
         _ => ep_post_recv_slow(ep, count, iov, cookie, flags),
     }
 }
 
-/// As [`ep_post_recv`], for `N` segments, which is also the count: straight-line code for a thread
-/// that owns the biased locks.
+/// As [`ep_post_recv_several`], for `N` segments, which is also the count.
 #[inline(never)]
-extern "C" fn ep_post_recv_of<const N: usize>(
+extern "C" fn ep_post_recv_of<const N: usize, const BY_VERBS: bool>(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    receive_fast::<N, BY_VERBS>(ep, count, iov, cookie, flags)
+}
+
+/// As [`ep_post_recv`], for `N` segments, which is also the count: straight-line code instead of loops
+/// that count.
+#[inline(always)]
+fn receive_fast<const N: usize, const BY_VERBS: bool>(
     ep: Handle,
     count: i32,
     iov: In<LmrTriplet>,
@@ -284,11 +330,17 @@ extern "C" fn ep_post_recv_of<const N: usize>(
 ) -> u32 {
     if likely(flags == 0)
         && let Some(segments) = iov.array::<N>()
-        && let Some(owned) = ep.hot_fast()
-        && let Hot::Ep(pair) | Hot::EpByVerbs(pair) = &*owned
-        && pair.post_recv_fast(segments, cookie)
+        && let Some(mut receives) = ep.receives_of_ep()
     {
-        return SUCCESS;
+        let posted = if BY_VERBS {
+            receives.post_by_verbs(segments, cookie)
+        } else {
+            receives.post_fast(segments, cookie)
+        };
+        if posted {
+            return SUCCESS;
+        }
+        drop(receives);
     }
     ep_post_recv_slow(ep, count, iov, cookie, flags)
 }
@@ -313,7 +365,47 @@ extern "C" fn ep_post_recv_slow(ep: Handle, count: i32, iov: In<LmrTriplet>, coo
     })
 }
 
+/// Posts an RDMA Write, or with `READ` an RDMA Read, in straight-line code: as [`ep_post_send`], for one
+/// segment. False without posting if the slow function has to post, or to give the error.
+#[inline(always)]
+fn rdma_fast<const READ: bool>(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    remote: In<RmrTriplet>,
+    flags: u32,
+) -> bool {
+    if likely(count == 1)
+        && let Some(segments) = iov.some()
+        && let Some(remote) = remote.get()
+        && let Some(segment) = segments.first()
+        && let Some(mut requests) = ep.requests_of_ep()
+    {
+        let flags = CompletionFlags::from_bits_retain(flags);
+        requests.post_rdma_fast::<READ>(segment, &remote, cookie, flags)
+    } else {
+        false
+    }
+}
+
 pub(super) extern "C" fn ep_post_rdma_read(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    remote: In<RmrTriplet>,
+    flags: u32,
+) -> u32 {
+    if rdma_fast::<true>(ep, count, iov, cookie, remote, flags) {
+        return SUCCESS;
+    }
+    ep_post_rdma_read_slow(ep, count, iov, cookie, remote, flags)
+}
+
+/// As [`ep_post_rdma_read`], on either path.
+#[inline(never)]
+pub(super) extern "C" fn ep_post_rdma_read_slow(
     ep: Handle,
     count: i32,
     iov: In<LmrTriplet>,
@@ -356,6 +448,22 @@ pub(super) extern "C" fn ep_post_rdma_read_to_rmr(
 }
 
 pub(super) extern "C" fn ep_post_rdma_write(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    remote: In<RmrTriplet>,
+    flags: u32,
+) -> u32 {
+    if rdma_fast::<false>(ep, count, iov, cookie, remote, flags) {
+        return SUCCESS;
+    }
+    ep_post_rdma_write_slow(ep, count, iov, cookie, remote, flags)
+}
+
+/// As [`ep_post_rdma_write`], on either path.
+#[inline(never)]
+pub(super) extern "C" fn ep_post_rdma_write_slow(
     ep: Handle,
     count: i32,
     iov: In<LmrTriplet>,

@@ -11,7 +11,7 @@
 use super::code::Code;
 use crate::evd::{EvdInner, Queue};
 use crate::hint::likely;
-use crate::queue_pair::{QueuePair, Requests};
+use crate::queue_pair::{QueuePair, Receives, Requests};
 use crate::sync::{Door, rank};
 use crate::types::MAX_IOV;
 use crate::{LmrTriplet, Subtype};
@@ -377,9 +377,21 @@ pub(super) fn open_door_of_evd(evd: &Arc<EvdInner>, door: &'static Door<{ rank::
 }
 
 /// Opens a door to the requests of this queue pair.
-pub(super) fn open_door_of_ep(pair: &Arc<QueuePair>, door: &'static Door<{ rank::REQUESTS }, Requests>) {
+pub(super) fn open_door_of_requests(
+    pair: &Arc<QueuePair>,
+    door: &'static Door<{ rank::REQUESTS }, Requests>,
+) {
     // SAFETY: as in `open_door_of_evd`.
     unsafe { pair.requests.inner().open_door(door.inner()) }
+}
+
+/// Opens a door to the receives of this queue pair.
+pub(super) fn open_door_of_receives(
+    pair: &Arc<QueuePair>,
+    door: &'static Door<{ rank::RECEIVES }, Receives>,
+) {
+    // SAFETY: as in `open_door_of_evd`.
+    unsafe { pair.receives.inner().open_door(door.inner()) }
 }
 
 /// The kind of memory of an LMR.

@@ -7,6 +7,7 @@ use super::direct;
 use super::request::{Outgoing, Record};
 use super::{DataPath, WrId};
 use crate::Result;
+use mlx5_direct::DataSeg;
 use rxe_fallback::{MwKind, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, Sge, UdDest};
 
 /// The send queue of an EP.
@@ -147,14 +148,21 @@ impl RecvQueue {
         }
     }
 
-    /// Posts a receive of a number of segments that the compiler knows. Returns false without posting
-    /// if the queue does not take it.
+    /// Posts a receive of one segment, which is not empty. Returns false without posting if the queue
+    /// does not take it.
     #[inline(always)]
-    pub(crate) fn post_few<const N: usize>(&mut self, sges: [Sge; N]) -> bool {
+    pub(crate) fn post_one(&mut self, sge: Sge) -> bool {
         match self {
-            Self::Direct(queue) => queue.post_few(sges),
-            Self::Verbs(qp) => qp.post_recv_raw(WrId::Recv(0).pack(), &sges).is_ok(),
+            Self::Direct(queue) => queue.post_few([DataSeg::new(sge.addr, sge.len, sge.lkey).into()]),
+            Self::Verbs(qp) => Self::post_few_by_verbs(qp, &[sge]),
         }
+    }
+
+    /// Posts a receive to the QP of a queue on the verbs path. Returns false without posting if the QP
+    /// does not take it.
+    #[inline(always)]
+    pub(crate) fn post_few_by_verbs<const N: usize>(qp: &Qp, sges: &[Sge; N]) -> bool {
+        qp.post_recv_raw(WrId::Recv(0).pack(), sges).is_ok()
     }
 
     /// Releases the slot that a completion names. False if no receive is posted there.

@@ -8,12 +8,12 @@
 
 use super::RequestKind;
 use super::post::send_flags;
-use crate::datapath::{MOST_IN_BLOCK, Outgoing, Record, SendQueue, WrInfo};
+use crate::datapath::{MOST_IN_BLOCK, Outgoing, Record, RecvQueue, SendQueue, WrInfo};
 use crate::error::Direction;
 use crate::hint::likely;
 use crate::lmr::PoolMemory;
 use crate::queue_pair::{LastPool, QueuePair, Receive, Receives, Request, Requests};
-use crate::types::{CompletionFlags, DtoOp, LmrTriplet};
+use crate::types::{CompletionFlags, DtoOp, LmrTriplet, RmrTriplet};
 use rxe_fallback::{SendFlags, SendOp, Sge};
 
 impl QueuePair {
@@ -106,6 +106,39 @@ impl Requests {
         }
         self.ring.count();
         self.posted.add(DtoOp::Send, length.into());
+        true
+    }
+
+    /// As [`Requests::post_send_fast`], for an RDMA Write of one segment, or with `READ` for an RDMA Read
+    /// of one segment that is as long as the remote one.
+    #[inline(always)]
+    pub(crate) fn post_rdma_fast<const READ: bool>(
+        &mut self,
+        segment: &LmrTriplet,
+        remote: &RmrTriplet,
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> bool {
+        let (op, direction) =
+            if READ { (DtoOp::RdmaRead, Direction::Write) } else { (DtoOp::RdmaWrite, Direction::Read) };
+        if !likely(CompletionFlags::SUPPRESS.contains(flags)) {
+            return false;
+        }
+        // Closed unless the EP is connected.
+        let found = self.lmrs.segments(std::array::from_ref(segment), direction);
+        let Some(([segment], length)) = found else { return false };
+        let most = remote.segment_length;
+        if !likely(if READ { length == most } else { length <= most }) || self.ring.room() == 0 {
+            return false;
+        }
+        let SendQueue::Direct(queue) = &mut self.queue else { return false };
+        let info = WrInfo { cookie, ..WrInfo::default() };
+        let request = Request::new(&info, flags, op, length);
+        if !queue.post_rdma::<READ>(request, segment, (remote.virtual_address, remote.rmr_context)) {
+            return false;
+        }
+        self.ring.count();
+        self.posted.add(op, length.into());
         true
     }
 
@@ -252,14 +285,6 @@ impl QueuePair {
         self.receives.lock().post_few(segments, cookie)
     }
 
-    /// As [`QueuePair::post_recv_few`], if this thread owns the lock. Straight-line code, but for the
-    /// call of the device library on the verbs path.
-    #[inline(always)]
-    pub(crate) fn post_recv_fast<const N: usize>(&self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
-        let Some(mut receives) = self.receives.try_lock_fast() else { return false };
-        receives.post_few(segments, cookie)
-    }
-
     /// As [`QueuePair::post_recv_short`], for part of a pool's memory, which is written if
     /// the last receive from a pool was from this one.
     #[inline(always)]
@@ -271,7 +296,11 @@ impl QueuePair {
     ) -> bool {
         let mut receives = self.receives.lock();
         let Some(sge) = known_segment(receives.last_pool, memory, bytes, info) else { return false };
-        receives.post_sges([sge], sge.len, WrInfo { lmrs: [memory.number(), 0, 0, 0], ..*info })
+        if receives.ring.room() == 0 || !receives.queue.post_one(sge) {
+            return false;
+        }
+        receives.add(sge.len, WrInfo { lmrs: [memory.number(), 0, 0, 0], ..*info });
+        true
     }
 }
 
@@ -279,27 +308,60 @@ impl Receives {
     /// Posts a receive of `N` segments if `QueueLmrs` finds their LMRs and there is room.
     #[inline(always)]
     fn post_few<const N: usize>(&mut self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
-        if N > 1 && N > self.max_iov {
-            return false;
-        }
-        // Closed unless the EP is connected and has no watermarks.
-        let Some((sges, length)) = self.lmrs.sges(segments, Direction::Write) else { return false };
-        // As `WrInfo::over`: no segment is empty.
-        let lmrs = std::array::from_fn(|n| segments.get(n).map_or(0, |segment| segment.lmr_context));
-        self.post_sges(sges, length, WrInfo { cookie, pool: 0, lmrs })
+        self.post_fast(segments, cookie) || self.post_by_verbs(segments, cookie)
     }
 
-    /// Posts a checked receive of `length` bytes of a connected EP, if there is room.
+    /// As [`QueuePair::post_recv_few`], on the direct path. Straight-line code without calls.
     #[inline(always)]
-    fn post_sges<const N: usize>(&mut self, sges: [Sge; N], length: u32, info: WrInfo) -> bool {
-        if self.ring.room() == 0 || !self.queue.post_few(sges) {
+    pub(crate) fn post_fast<const N: usize>(&mut self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
+        if !self.has_room_for(segments) {
             return false;
         }
+        let RecvQueue::Direct(queue) = &mut self.queue else { return false };
+        // Closed unless the EP is connected and has no watermarks.
+        let Some((found, length)) = self.lmrs.segments(segments, Direction::Write) else { return false };
+        if !queue.post_few(found) {
+            return false;
+        }
+        self.add(length, info_of(segments, cookie));
+        true
+    }
+
+    /// As [`Receives::post_fast`], on the verbs path. Calls the device library only.
+    #[inline(always)]
+    pub(crate) fn post_by_verbs<const N: usize>(&mut self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
+        if !self.has_room_for(segments) {
+            return false;
+        }
+        let RecvQueue::Verbs(qp) = &self.queue else { return false };
+        let Some((sges, length)) = self.lmrs.sges(segments, Direction::Write) else { return false };
+        if !RecvQueue::post_few_by_verbs(qp, &sges) {
+            return false;
+        }
+        self.add(length, info_of(segments, cookie));
+        true
+    }
+
+    /// Whether a receive of these segments may be posted, as far as their number decides.
+    #[inline(always)]
+    fn has_room_for<const N: usize>(&self, _: &[LmrTriplet; N]) -> bool {
+        (N == 1 || N <= self.max_iov) && self.ring.room() > 0
+    }
+
+    /// Adds a receive of `length` bytes that was posted to the queue, for which there is room.
+    #[inline(always)]
+    fn add(&mut self, length: u32, info: WrInfo) {
         self.ring.push(Receive::new(info, CompletionFlags::empty()));
         self.posts += 1;
         self.bytes += u64::from(length);
-        true
     }
+}
+
+/// As [`WrInfo::over`], for segments of which none is empty.
+#[inline(always)]
+fn info_of<const N: usize>(segments: &[LmrTriplet; N], cookie: u64) -> WrInfo {
+    let lmrs = std::array::from_fn(|n| segments.get(n).map_or(0, |segment| segment.lmr_context));
+    WrInfo { cookie, pool: 0, lmrs }
 }
 
 /// The segment of these bytes of a pool's memory, if the pool is the last of its queue. It was

@@ -23,12 +23,14 @@ impl Ep {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let pair = &self.inner.pair;
-        let posted = match iov {
-            _ if !flags.is_empty() => false,
-            [segment] if pair.post_recv_fast(std::array::from_ref(segment), cookie) => true,
-            segments => pair.post_recv_short(segments, cookie),
-        };
-        if posted {
+        if flags.is_empty()
+            && let [segment] = iov
+            && let Some(mut receives) = pair.receives.try_lock_fast()
+            && receives.post_fast(std::array::from_ref(segment), cookie)
+        {
+            return Ok(());
+        }
+        if flags.is_empty() && pair.post_recv_short(iov, cookie) {
             return Ok(());
         }
         self.inner.post_recv(iov, WrInfo { cookie, ..WrInfo::default() }, flags)
@@ -145,7 +147,29 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
+        if self.post_rdma_fast::<false>(iov, cookie, &remote, flags) {
+            return Ok(());
+        }
         self.post_request(RequestKind::Write(remote), iov, cookie, flags)
+    }
+
+    /// Posts an RDMA Write, or with `READ` an RDMA Read, in the most common case
+    /// ([`Requests::post_rdma_fast`](crate::queue_pair::Requests::post_rdma_fast)).
+    #[inline(always)]
+    fn post_rdma_fast<const READ: bool>(
+        &self,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        remote: &RmrTriplet,
+        flags: CompletionFlags,
+    ) -> bool {
+        if let [segment] = iov
+            && let Some(mut requests) = self.inner.pair.requests.try_lock_fast()
+        {
+            requests.post_rdma_fast::<READ>(segment, remote, cookie, flags)
+        } else {
+            false
+        }
     }
 
     /// Writes into the peer's memory and consumes a receive of the peer. The completion of that
@@ -187,6 +211,9 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
+        if self.post_rdma_fast::<true>(iov, cookie, &remote, flags) {
+            return Ok(());
+        }
         self.post_request(RequestKind::Read(remote), iov, cookie, flags)
     }
 

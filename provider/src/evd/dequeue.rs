@@ -2,14 +2,14 @@
 //!
 //! Three functions, from the common case to the rest. [`EvdInner::dequeue_fast`] passes a plain
 //! success of the direct path straight from its CQ to the consumer: a message from an SRQ, on an
-//! EVD that takes nothing else, or a request. [`EvdInner::dequeue_rest`] does the same for all EVDs
+//! EVD that takes nothing else, or a message of an EP without an SRQ, or a request. [`EvdInner::dequeue_rest`] does the same for all EVDs
 //! of the direct path, takes queued completions, and polls other completions a batch at a time.
 //! These two functions run no code of the consumer, except the function that builds the consumer's
 //! representation of the event, and wait for no thread that runs code of the consumer.
 //! [`EvdInner::dequeue_slow`] takes events of all kinds. `dat_evd_dequeue` begins with
-//! [`Queue::dequeue_message`] and [`Queue::dequeue_request`], in which the lock is already held. If
-//! these find no event, [`Queue::dequeue_idle`] looks whether there is none. Otherwise
-//! [`Queue::prepare_message`] and [`Queue::prepare_request`] let the first two try again, or
+//! [`Queue::dequeue_message`], [`Queue::dequeue_request`] or [`Queue::dequeue_receive`], in which the
+//! lock is already held. If these find no event, [`Queue::dequeue_idle`] looks whether there is none.
+//! Otherwise [`Queue::prepare_message`] and [`Queue::prepare_shared`] let the first three try again, or
 //! [`Queue::dequeue_completion`] takes the completion. [`EvdInner::drain_fast`] takes several events
 //! of the common cases under one lock.
 
@@ -105,6 +105,24 @@ impl Queue {
         Some(event)
     }
 
+    /// Takes a message of an EP without an SRQ straight off the CQ, on an EVD with one shared CQ and no
+    /// CQs of SRQs, and builds its event.
+    #[inline(always)]
+    pub(crate) fn dequeue_receive<T: Take>(&mut self, take: T) -> Result<T::Event, NotTaken> {
+        let cqs = self.cq.as_mut().and_then(CqPath::direct).ok_or(NotTaken::NotFound)?;
+        let cq = cqs.youngest_shared();
+        let next = cq.peek_only(PlainKind::Received).ok_or(NotTaken::NotFound)?;
+        let plain = next.cqe();
+        let pair = self.pairs.get_near(plain.qpn).ok_or(NotTaken::Found)?;
+        if pair.watches_receives() {
+            return Err(NotTaken::Found);
+        }
+        let buffer = pair.reap_receive_fast(plain.wqe_counter).ok_or(NotTaken::Found)?;
+        let success = pair.message(buffer, next.byte_count());
+        next.take_event();
+        Ok(take.plain(success))
+    }
+
     /// Takes the next completion of the polled batch, if it is a success without an effect. `None`
     /// if it is another, or if the batch is empty: then nothing has changed.
     fn next_of_batch(&mut self) -> Option<Success> {
@@ -130,7 +148,7 @@ impl Queue {
     /// Takes the next completion straight off its CQ, if it is a plain success of the direct path.
     /// `None` if there is none, if a batch has to be polled, or if a completion was queued.
     fn next_success(&mut self) -> Option<Success> {
-        let shared = self.slow_path.contains(SlowPath::REQUESTS);
+        let shared = self.slow_path.intersects(SlowPath::SHARED);
         let cqs = self.cq.as_mut().and_then(CqPath::direct)?;
         loop {
             let mut next = cqs.peek(shared)?;
@@ -186,6 +204,19 @@ impl Queue {
         self.slow_path == SlowPath::REQUESTS
     }
 
+    /// Whether the next event may be taken by [`Queue::dequeue_receive`], and a request by
+    /// [`Queue::dequeue_request`].
+    #[inline(always)]
+    pub(crate) fn has_receives(&self) -> bool {
+        self.slow_path - SlowPath::REQUESTS == SlowPath::RECEIVES
+    }
+
+    /// Whether requests complete on this EVD.
+    #[inline(always)]
+    pub(crate) fn has_requests(&self) -> bool {
+        self.slow_path.contains(SlowPath::REQUESTS)
+    }
+
     /// Takes the next event, if it is a message that is next on the CQ of the EVD's only SRQ.
     #[inline(always)]
     pub(crate) fn dequeue_message<const POOLS: bool, T: Take>(
@@ -202,11 +233,12 @@ impl Queue {
         self.slow_path == SlowPath::MESSAGES && cqs.is_some_and(DirectCqs::prepare_message)
     }
 
-    /// Whether [`Queue::dequeue_request`], which has taken nothing, may take a request now.
+    /// Whether [`Queue::dequeue_request`] and [`Queue::dequeue_receive`], which have taken nothing, may
+    /// take a completion now.
     #[inline]
-    pub(crate) fn prepare_request(&mut self) -> bool {
+    pub(crate) fn prepare_shared(&mut self) -> bool {
         let cqs = self.cq.as_mut().and_then(CqPath::direct);
-        self.slow_path == SlowPath::REQUESTS && cqs.is_some_and(DirectCqs::prepare_request)
+        SlowPath::SHARED.contains(self.slow_path) && cqs.is_some_and(DirectCqs::prepare_shared)
     }
 
     /// Takes the next event of an EVD of the direct path that has no queued events, if it is a
@@ -252,6 +284,8 @@ impl Queue {
             self.dequeue_message::<true, _>(take).ok()
         } else if self.has_requests_only() {
             self.dequeue_request(take)
+        } else if self.has_receives() {
+            self.dequeue_receive(take).ok()
         } else {
             None
         }
@@ -289,6 +323,11 @@ impl EvdInner {
             }
         } else if queue.has_requests_only() {
             let taken = fill_with::<T>(into, || queue.dequeue_request(take));
+            if taken > 0 {
+                return taken;
+            }
+        } else if queue.has_receives() {
+            let taken = fill_with::<T>(into, || queue.dequeue_receive(take).ok());
             if taken > 0 {
                 return taken;
             }

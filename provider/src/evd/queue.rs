@@ -82,8 +82,8 @@ pub(crate) trait TakeMany: Take {
 bitflags::bitflags! {
     /// Why a dequeue may need more than the fast path.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct SlowPath: u8 {
-        /// Completions other than receives from SRQs arrive on this EVD.
+    pub(crate) struct SlowPath: u32 {
+        /// Completions of requests arrive on this EVD.
         const REQUESTS = 1;
         /// A thread is in `wait`.
         const WAITED = 2;
@@ -98,8 +98,12 @@ bitflags::bitflags! {
         const MESSAGES = 64;
         /// The EVD has several shared CQs.
         const SEVERAL = 128;
+        /// Receives of EPs without an SRQ arrive on this EVD.
+        const RECEIVES = 256;
+        /// What arrives on shared CQs.
+        const SHARED = Self::REQUESTS.bits() | Self::RECEIVES.bits();
         /// What arrives on an EVD that takes completions.
-        const COMPLETIONS = Self::REQUESTS.bits() | Self::MESSAGES.bits() | Self::SEVERAL.bits();
+        const COMPLETIONS = Self::SHARED.bits() | Self::MESSAGES.bits() | Self::SEVERAL.bits();
         /// What rules out the fast path.
         const ALWAYS =
             Self::WAITED.bits() | Self::CLOSED.bits() | Self::NO_DTOS.bits() | Self::DEFERRED.bits();
@@ -762,7 +766,7 @@ mod tests {
     #[test]
     fn a_batch_waits_for_all_that_comes_before_it() {
         let mut queue = queue();
-        for plain in [SlowPath::REQUESTS, SlowPath::MESSAGES, SlowPath::COMPLETIONS | SlowPath::QUEUED] {
+        for plain in [SlowPath::SHARED, SlowPath::MESSAGES, SlowPath::COMPLETIONS | SlowPath::QUEUED] {
             queue.slow_path = plain;
             assert!(queue.has_batch_only());
             for more in [SlowPath::WAITED, SlowPath::CLOSED, SlowPath::NO_DTOS, SlowPath::DEFERRED] {

@@ -60,10 +60,12 @@ impl EvdInner {
         }
         queue.demand = demand;
         queue.streams.extend_from_slice(streams);
-        let beside_srqs =
-            |s: &Stream| matches!(s.kind, StreamKind::Recv { srq: false } | StreamKind::Request);
-        if streams.iter().any(beside_srqs) {
-            queue.slow_path |= SlowPath::REQUESTS;
+        for stream in streams {
+            match stream.kind {
+                StreamKind::Request => queue.slow_path |= SlowPath::REQUESTS,
+                StreamKind::Recv { srq: false } => queue.slow_path |= SlowPath::RECEIVES,
+                StreamKind::Recv { srq: true } | StreamKind::Connection | StreamKind::Service => {}
+            }
         }
         drop(queue);
         if streams.is_empty() { Ok(()) } else { self.watch().map(drop) }

@@ -113,6 +113,15 @@ impl Receives {
         self.preposted.counts.len().saturating_sub(self.ring.len())
     }
 
+    /// Completes the oldest receive, whose slot a completion names.
+    #[inline(always)]
+    pub(crate) fn complete(&mut self, slot: u16) -> Option<Receive> {
+        if !self.queue.complete(slot) || !self.ring.front()?.is_on_device() {
+            return None;
+        }
+        self.ring.take_first()
+    }
+
     /// Posts take the slow function from now on.
     pub(crate) fn close(&mut self) {
         self.lmrs.close();

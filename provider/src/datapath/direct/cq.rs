@@ -292,8 +292,8 @@ impl DirectCqs {
         begun || ready
     }
 
-    /// As [`DirectCqs::prepare_message`], for requests on the youngest shared CQ.
-    pub(crate) fn prepare_request(&mut self) -> bool {
+    /// As [`DirectCqs::prepare_message`], for the youngest shared CQ.
+    pub(crate) fn prepare_shared(&mut self) -> bool {
         self.shared.cq.begin_interval()
     }
 

@@ -198,6 +198,20 @@ impl DirectSends {
         self.queue.post_in_span(&with_flags(Wr::send(segments), SendFlags::SIGNALLED), request)
     }
 
+    /// As [`DirectSends::post_send`], for an RDMA Write, or with `READ` for an RDMA Read, of one segment.
+    /// `remote` is an address and an rkey.
+    #[inline(always)]
+    pub(crate) fn post_rdma<const READ: bool>(
+        &mut self,
+        request: Request,
+        segment: KeyedSeg,
+        (addr, rkey): (u64, u32),
+    ) -> bool {
+        let remote = Remote { addr, rkey };
+        let wr = if READ { Wr::read(remote, [segment]) } else { Wr::write(remote, [segment]) };
+        self.queue.post_in_span(&with_flags(wr, SendFlags::SIGNALLED), request)
+    }
+
     /// As [`DirectSends::post_one`], for a Send or an RDMA Write of several segments. Also returns
     /// false if it needs more than one block.
     #[inline(always)]
@@ -358,8 +372,8 @@ impl DirectReceives {
     /// Posts a receive of a number of segments that the compiler knows. False if the queue does not
     /// take it.
     #[inline(always)]
-    pub(crate) fn post_few<const N: usize>(&mut self, sges: [Sge; N]) -> bool {
-        self.queue.post(&sges.map(|sge| DataSeg::new(sge.addr, sge.len, sge.lkey)), 0).is_ok()
+    pub(crate) fn post_few<const N: usize>(&mut self, segments: [KeyedSeg; N]) -> bool {
+        self.queue.post_few(segments, 0).is_ok()
     }
 
     /// Releases the receive that a completion names. False if it is not posted.

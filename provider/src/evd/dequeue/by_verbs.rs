@@ -25,6 +25,7 @@ impl Queue {
                 let srq = pair.srq.as_ref()?.path.by_verbs()?;
                 pair.message(srq.reap(entry, &pair.completed_up_to)?, next.length)
             }
+            WrId::Recv(slot) if FAST => pair.message(pair.reap_receive_fast(slot)?, next.length),
             WrId::Recv(slot) => pair.message(pair.reap_receive(slot)?, next.length),
         };
         cq.skip();
@@ -36,7 +37,7 @@ impl Queue {
     /// the EVD. Polls that CQ if no polled completion is left. Otherwise, nothing has changed.
     #[inline(always)]
     pub(crate) fn dequeue_by_verbs<T: Take>(&mut self, take: T) -> Polled<T::Event> {
-        if SlowPath::REQUESTS.contains(self.slow_path)
+        if SlowPath::SHARED.contains(self.slow_path)
             && let Some(cq) = self.cq.as_mut().and_then(CqPath::by_verbs)
         {
             match cq.find() {
