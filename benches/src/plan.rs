@@ -217,7 +217,7 @@ impl CaseName {
     /// Whether the software device has a thread of its own: in the other mode, a send and a poll of
     /// an empty CQ through libmlx5 run the device, and the case would time that as well.
     pub fn needs_device_thread(self) -> bool {
-        self.sends_by_dat() || matches!(self, Self::DatEmpty | Self::DatEmptySends)
+        self.sends_by_dat() || matches!(self, Self::DatEmpty | Self::DatEmptySends | Self::DatWait)
     }
 
     /// How many threads the case has, if it compares numbers of threads.

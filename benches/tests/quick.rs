@@ -149,6 +149,7 @@ fn locked_instructions() -> Result<(), Failed> {
         CaseName::DatRecv,
         CaseName::DatRecvFourLmrs,
         CaseName::DatReapRecv,
+        CaseName::DatWait,
         CaseName::DatWrite,
         CaseName::DatAnswer,
     ] {
@@ -208,6 +209,7 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatRecvLmrs, 2, 196.0),
         (CaseName::DatRecvFourLmrs, 1, 136.0),
         (CaseName::DatReapRecv, 1, 141.0),
+        (CaseName::DatWait, 1, 525.0),
     ];
     let by_verbs = [
         (CaseName::DatPost, 1, 229.0),
@@ -231,6 +233,7 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatRecvLmrs, 2, 348.0),
         (CaseName::DatRecvFourLmrs, 1, 278.0),
         (CaseName::DatReapRecv, 1, 319.0),
+        (CaseName::DatWait, 1, 1_175.0),
     ];
     let direct = direct.map(|limit| (Subject::Provider, limit));
     let by_verbs = by_verbs.map(|limit| (Subject::ProviderVerbs, limit));

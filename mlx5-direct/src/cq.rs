@@ -60,6 +60,9 @@ pub struct Cq {
     released: u64,
     /// The release interval, a power of two of entries.
     interval: u32,
+    /// Up to here, counted as `consumed` counts, [`Cq::waiting_messages`] has found only messages.
+    /// [`Cq::clean`] moves entries away from the index and not beyond the last, so this stays true.
+    known: u64,
     /// [`Peeked::take`] returns each entry to the device.
     returns_each: bool,
     lap: u8,
@@ -78,6 +81,7 @@ impl Cq {
             cqes,
             released: 0,
             interval,
+            known: 0,
             returns_each: true,
             lap: 0,
             dbrec,
@@ -376,6 +380,26 @@ impl Cq {
     pub fn waiting_receives(&self) -> u32 {
         let waiting = (0..=self.cqes.mask()).map_while(|n| self.peek(n));
         waiting.filter(|op_own| cqe::is_responder(*op_own)).count() as u32
+    }
+
+    /// The number of messages that wait to be polled. `None` if something else waits: a receive that
+    /// failed, the completion of a request, or an entry that ends the queue.
+    ///
+    /// Consumes nothing. An entry is read by the first call that finds it, not again by the calls
+    /// that follow.
+    pub fn waiting_messages(&mut self) -> Option<u32> {
+        let consumed = self.consumed();
+        let mut messages = self.known.saturating_sub(consumed) as u32;
+        let others = loop {
+            let next = if messages <= self.cqes.mask() { self.peek(messages) } else { None };
+            match next {
+                None => break false,
+                Some(op_own) if !cqe::is_message(op_own) => break true,
+                Some(_) => messages += 1,
+            }
+        };
+        self.known = consumed + u64::from(messages);
+        (!others).then_some(messages)
     }
 
     /// `op_own` of the n-th waiting entry.

@@ -14,8 +14,8 @@ mod decode;
 
 pub use decode::decode;
 pub(crate) use decode::{
-    decode_other, decode_plain, decode_receive, decode_send, ends_queue, is_plain_of, is_plain_receive,
-    is_responder, is_short_send, plain_kind,
+    decode_other, decode_plain, decode_receive, decode_send, ends_queue, is_message, is_plain_of,
+    is_plain_receive, is_responder, is_short_send, plain_kind,
 };
 
 use core::mem::{offset_of, size_of};

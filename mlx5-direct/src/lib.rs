@@ -65,7 +65,7 @@
 //!   requests and never reads from queue memory. [`Srq::address_only`] writes 8 bytes per post;
 //!   [`Srq::bind`] writes no WQE.
 //! - **Counts.** [`Srq::posted`] and [`Srq::free`] are exact, and [`Cq::waiting_receives`] counts
-//!   without consuming.
+//!   without consuming. [`Cq::waiting_messages`] does not read again what it has counted.
 //! - **Growth.** mlx5 hardware refuses to resize an SRQ. Create the SRQ as large as it may ever
 //!   get, start with a smaller depth, and raise the depth with [`Srq::set_depth`].
 //!

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{Entry, Rng, cq_queue as queue, poll};
 use mlx5_direct::{
-    Completion, CqeError, DataSeg, Srq, SrqLayout, WqeIndex,
+    Completion, CqBuffer, CqeError, DataSeg, Srq, SrqLayout, WqeIndex,
     teardown::{QpTeardown, TeardownStep},
 };
 
@@ -87,6 +87,55 @@ fn entries_of_a_removed_qp_go_and_others_keep_order() {
         assert!(cleaned > 200 && polled > 2000, "{cleaned} cleaned, {polled} polled");
         assert_eq!(cq.consumed(), u64::from(cleaned) + polled);
     }
+}
+
+/// What is known of waiting messages stays right when entries before and between them go away, and
+/// when the queue continues in another buffer.
+#[test]
+fn messages_are_counted_while_entries_move() {
+    let (mut cq, mut device) = queue(16, 64);
+    let mut rng = Rng(5);
+    // QP, and whether it is a message.
+    let mut waiting = std::collections::VecDeque::new();
+    let (mut counted, mut cleaned, mut carried) = (0, 0, 0);
+    for _ in 0..60_000 {
+        match rng.below(16) {
+            0 => {
+                let gone = rng.below(4) as u32;
+                cleaned += cq.discard(gone);
+                waiting.retain(|entry: &(u32, bool)| entry.0 != gone);
+            }
+            1 => {
+                let size = 8 << rng.below(3);
+                cq.release();
+                if device.room() > 0 && size as usize > waiting.len() {
+                    let (buffer, view) = CqBuffer::on_heap(size, 64).unwrap();
+                    device.change_over(view, size);
+                    assert_eq!(cq.continue_in(buffer), Ok(()));
+                    carried += waiting.len();
+                }
+            }
+            2..=7 => {
+                let polled = cq.poll().unwrap().map(|c| (c.qpn(), matches!(c, Completion::Recv(_))));
+                assert_eq!(polled, waiting.pop_front());
+            }
+            _ => {
+                cq.release();
+                if device.room() > 0 {
+                    let (qpn, message) = (rng.below(4) as u32, rng.below(10) > 0);
+                    let opcode = if message { 2 } else { 0 };
+                    device.push(Entry { opcode, qpn, ..Entry::default() });
+                    waiting.push_back((qpn, message));
+                }
+            }
+        }
+        if rng.below(3) == 0 {
+            let only = waiting.iter().all(|entry| entry.1);
+            assert_eq!(cq.waiting_messages(), only.then_some(waiting.len() as u32));
+            counted += u32::from(only);
+        }
+    }
+    assert!(counted > 5000 && cleaned > 2000 && carried > 2000, "{counted}, {cleaned}, {carried}");
 }
 
 /// A queue that cannot be polled further is cleaned up to there, and stays as it is.

@@ -365,6 +365,7 @@ fn entries_are_seen_once_and_room_comes_back() {
                 produced += 1;
             }
             assert_eq!(cq.waiting_receives(), produced - consumed);
+            assert_eq!(cq.waiting_messages(), Some(produced - consumed));
             assert_eq!(cq.is_ready(), produced != consumed);
             for _ in 0..rng.below(u64::from(entries) + 3) {
                 match cq.poll().unwrap() {
@@ -453,6 +454,43 @@ fn counting_waiting_receives_leaves_sends_out_and_consumes_nothing() {
     assert_eq!(cq.waiting_receives(), 3);
     assert_eq!(cq.poll_each(u32::MAX, |_| ()), Ok(5));
     assert_eq!(cq.waiting_receives(), 0);
+}
+
+#[test]
+fn messages_are_counted_until_something_else_waits() {
+    let (mut cq, mut device) = queue(8, 64);
+    let mut push = |opcode| device.push(Entry { opcode, syndrome: 5, ..Entry::default() });
+    assert_eq!(cq.waiting_messages(), Some(0));
+    push(2);
+    push(3);
+    assert_eq!(cq.waiting_messages(), Some(2));
+    push(4);
+    poll(&mut cq);
+    assert_eq!(cq.waiting_messages(), Some(2));
+    // A request, an error of a receive and one of a request.
+    for opcode in [0, 14, 13] {
+        push(opcode);
+        push(2);
+        for _ in 0..3 {
+            assert_eq!(cq.waiting_messages(), None);
+            poll(&mut cq);
+        }
+        assert_eq!(cq.waiting_messages(), Some(1));
+        push(2);
+    }
+    // All entries of the queue.
+    cq.poll_each(u32::MAX, |_| ()).unwrap();
+    cq.release();
+    for waiting in 0..8 {
+        assert_eq!(cq.waiting_messages(), Some(waiting));
+        push(2);
+    }
+    assert_eq!(cq.waiting_messages(), Some(8));
+    // A compressed entry can only be refused.
+    cq.poll_each(u32::MAX, |_| ()).unwrap();
+    cq.release();
+    device.push(Entry { opcode: 2, low_bits: 0x0c, ..Entry::default() });
+    assert_eq!(cq.waiting_messages(), None);
 }
 
 #[test]

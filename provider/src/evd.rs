@@ -376,7 +376,8 @@ impl EvdInner {
         let mut queue = self.queue();
         let has_cq = queue.cq.is_some();
         let polled = queue.cq.as_mut().and_then(CqPath::direct).map_or(0, DirectCqs::take_polled);
-        queue.counts.polled += polled;
+        let not_dequeued = std::mem::take(&mut queue.counts.not_dequeued);
+        queue.counts.polled = queue.counts.polled + polled - not_dequeued;
         queue.counts.read(has_cq, reset)
     }
 

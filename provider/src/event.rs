@@ -172,6 +172,11 @@ impl Evd {
     /// # References
     /// dat_evd_wait(3DAT).
     pub fn wait(&self, timeout: Option<Duration>, threshold: Count) -> Result<Waited, WaitError> {
+        if threshold == 1
+            && let Some((event, more)) = self.inner.wait_fast(OfEvd(self.inner.id))
+        {
+            return Ok(Waited { event, more });
+        }
         let (taken, more) = self.inner.wait(timeout, threshold)?;
         Ok(Waited { event: Event { evd: self.inner.id, data: EventData::from(taken) }, more })
     }

@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[Test] = tests![
     r243_wait_threshold_over_qlen,
     r244_wait_timeout_dequeues_nothing,
     r245_wait_success_nmore,
+    r245_wait_counts_what_the_cqs_hold,
     r246_wait_returns_at_once_if_enough,
     r247_wait_timeout_zero_polls,
     r247_wait_total_time_survives_wakeups,
@@ -144,6 +145,71 @@ fn r245_wait_success_nmore() {
     }
 }
 
+/// Messages that are still on the CQs count as events that are left, and so do failures behind them.
+/// A wait is not a dequeue, and it does not sleep if an event is there.
+fn r245_wait_counts_what_the_cqs_hold() {
+    let rig = Rig::new();
+    let server = &rig.server;
+    let recv = server.evd(EvdFlags::DTO | EvdFlags::SOFTWARE);
+    let mut srq = server.srq(8);
+    server.post(&mut srq, 8, 64, 0, 10);
+    let mut shared =
+        rig.connect(srq_ep(server, &srq, &recv, &EpAttr::default()), rig.client.ep(&EpAttr::default()));
+    let evds = EpEvds { recv: Some(&recv), ..server.evds() };
+    let ep = Ep::create(&server.ia, &server.pz, evds, None).unwrap();
+    let mut plain = rig.connect(ep, rig.client.ep(&EpAttr::default()));
+    for cookie in 20..29 {
+        plain.server.post_recv(&[server.lmr.triplet(0, 64)], cookie, NONE).unwrap();
+    }
+    let got = || {
+        let got = recv.wait(Some(LONG), 1).unwrap();
+        (got.event.data.dto().map_or(0, |dto| dto.cookie), got.more)
+    };
+    let send = |pair: &mut Pair, n: usize| {
+        for _ in 0..n {
+            assert_eq!(rig.send(pair, 0, 8).status, DtoStatus::Success);
+        }
+    };
+
+    send(&mut shared, 3);
+    assert_eq!([got(), got(), got()], [(10, 2), (11, 1), (12, 0)]);
+    send(&mut plain, 2);
+    assert_eq!([got(), got()], [(20, 1), (21, 0)]);
+    // More messages come between the waits.
+    send(&mut shared, 2);
+    assert_eq!(got(), (13, 1));
+    send(&mut shared, 2);
+    assert_eq!(recv.dequeue().unwrap().data.dto().unwrap().cookie, 14);
+    assert_eq!([got(), got()], [(15, 1), (16, 0)]);
+    let now = recv.counters().unwrap();
+    let of = [EvdCounter::Wait, EvdCounter::WaitBlocked, EvdCounter::Dequeue];
+    assert_eq!(of.map(|counter| now[counter]), [8, 0, 1]);
+
+    // Two CQs have completions, in whichever order.
+    send(&mut shared, 1);
+    send(&mut plain, 1);
+    let mut cookies = [got(), got()];
+    assert_eq!(cookies.map(|(_, more)| more), [1, 0]);
+    cookies.sort_unstable();
+    assert_eq!(cookies.map(|(cookie, _)| cookie), [17, 22]);
+    // A message and a software event.
+    send(&mut plain, 1);
+    recv.post_software_event(1).unwrap();
+    let mut both = [got(), got()];
+    assert_eq!(both.map(|(_, more)| more), [1, 0]);
+    both.sort_unstable();
+    assert_eq!(both.map(|(cookie, _)| cookie), [0, 23]);
+    // Events in the queue, and a message on a CQ.
+    send(&mut plain, 2);
+    until("both are queued", || queued(&recv) == 2);
+    send(&mut plain, 1);
+    assert_eq!([got(), got(), got()], [(24, 2), (25, 1), (26, 0)]);
+    // A message and a receive that is flushed.
+    send(&mut plain, 1);
+    rig.disconnect(&plain);
+    assert_eq!((got().0, got()), (27, (28, 0)));
+}
+
 /// Events that are queued already, notifying or not, are enough: the call does not block.
 fn r246_wait_returns_at_once_if_enough() {
     let rig = Rig::new();
@@ -225,6 +291,16 @@ fn r249_wait_unwaitable() {
     assert_eq!(software(&evd.dequeue().unwrap().data), 1);
     evd.clear_unwaitable().unwrap();
     assert_eq!(software(&next(&evd).data), 2);
+
+    // So does an EVD whose message has already arrived.
+    let mut pair = rig.connect_plain(&EpAttr::default());
+    pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 3, NONE).unwrap();
+    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+    let recv = &rig.server.recv;
+    recv.set_unwaitable().unwrap();
+    assert_eq!(recv.wait(Some(LONG), 1).unwrap_err().error.code(), dat::INVALID_STATE_EVD_UNWAITABLE);
+    recv.clear_unwaitable().unwrap();
+    assert_eq!(dto(recv).cookie, 3);
 }
 
 /// While a thread waits, arrivals do not trigger the CNO, whether or not they end the wait;

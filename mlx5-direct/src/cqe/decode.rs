@@ -23,6 +23,12 @@ pub(crate) const fn is_responder(op_own: u8) -> bool {
     matches!(op_own >> 4, 1..=4 | 14)
 }
 
+/// Whether an entry belongs to a receive that succeeded, wherever its payload is.
+#[inline(always)]
+pub(crate) fn is_message(op_own: u8) -> bool {
+    matches!(op_own >> 4, 1..=4) && payload(op_own).is_some()
+}
+
 /// Decodes an entry that belongs to software; the caller has read its `op_own` for the ownership
 /// test.
 ///

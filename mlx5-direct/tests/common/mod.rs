@@ -516,6 +516,7 @@ pub(crate) fn poll_arbitrary_entries(bytes: &[u8]) {
             assert!(cq.copy_scattered(&scattered, &mut [0; 80]) <= 64);
         }
         assert!(cq.waiting_receives() <= cq.cqe_count());
+        assert!(cq.waiting_messages() <= Some(cq.cqe_count()));
         srq.check();
         assert_eq!(srq.posted(), posted - returned);
     }

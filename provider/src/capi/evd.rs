@@ -109,6 +109,16 @@ pub(super) extern "C" fn evd_wait(
 ) -> u32 {
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     guard("dat_evd_wait", || {
+        // The lock is released before completions are harvested to be counted.
+        let at_once = (threshold == 1 && !out.is_null())
+            .then(|| evd.queue_of_evd()?.wait_at_once(ToC { evd, out }))
+            .flatten();
+        if let Some(((), left)) = at_once {
+            // Another thread may have freed the EVD meanwhile.
+            let left = left.unwrap_or_else(|| get(evd).map_or(0, |evd| evd.inner.harvest_and_count()));
+            more.set(count(left));
+            return Ok(());
+        }
         let waits = get(evd)?;
         out.need(4)?;
         match waits.wait(timeout(micros), threshold) {

@@ -14,6 +14,9 @@ pub(crate) struct EvdCounts {
     /// The next event in the queue was found in the CQ by a dequeue that has not finished.
     pub(crate) polling: bool,
     pub(crate) waits: u64,
+    /// Completions that waits took as dequeues take them, which has counted them in `polled` or on a
+    /// CQ.
+    pub(crate) not_dequeued: u64,
     pub(crate) blocked: u64,
     pub(crate) notify: u64,
     pub(crate) connection: u64,

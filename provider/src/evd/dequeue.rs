@@ -181,6 +181,24 @@ impl Queue {
         }
     }
 
+    /// Takes the next completion straight off its CQ, if it is a success without an effect, on either
+    /// path.
+    fn next_of_path(&mut self) -> Option<Success> {
+        match self.cq.as_mut()? {
+            CqPath::Direct(_) => self.next_success(),
+            CqPath::Verbs(cq) => cq.find()?.then(|| self.next_by_verbs::<false>())?,
+        }
+    }
+
+    /// The number of events of the completions that wait on the CQs. `None` if they have to be polled
+    /// to know it.
+    fn count_completed(&mut self) -> Option<usize> {
+        match self.cq.as_mut()? {
+            CqPath::Direct(cqs) => cqs.waiting_messages(),
+            CqPath::Verbs(cq) => (cq.find() == Some(false)).then_some(0),
+        }
+    }
+
     /// Queues a completion that was taken off its CQ. The queue is empty, so it has room.
     #[cold]
     fn keep(&mut self, completed: Completed) {
@@ -274,6 +292,40 @@ impl Queue {
             self.counts.dequeued(false, true);
         }
         nothing
+    }
+
+    /// Does the work of a wait with a threshold of 1 that finds its event at once: takes the oldest
+    /// event, if that is a completion without an effect, and returns it with the number of events that
+    /// are left. Instead of that number `None`, if completions have to be harvested to count them.
+    ///
+    /// `None` where [`EvdInner::wait`] has to wait, or gives the error.
+    #[inline]
+    pub(crate) fn wait_at_once<T: Take>(&mut self, take: T) -> Option<(T::Event, Option<usize>)> {
+        let waits_plainly = !self.slow_path.intersects(SlowPath::ALWAYS)
+            && self.waitable
+            && self.cno.is_none()
+            && self.others.is_empty()
+            && self.batch.len() == 0;
+        if !waits_plainly {
+            return None;
+        }
+        let (event, left) = if self.dtos.is_empty() {
+            let event = take.success(self.next_of_path()?);
+            self.slow_path -= SlowPath::QUEUED;
+            self.counts.not_dequeued += 1;
+            (event, self.count_completed())
+        } else {
+            let plain = self.dtos.front().is_some_and(|queued| is_plain(&queued.dto));
+            let completed = self.count_completed().filter(|_| plain)?;
+            let Queued { dto, credit } = self.dtos.pop_front()?;
+            credit.release(|number| self.srqs.get(&number));
+            (take.any(dto), Some(self.dtos.len() + completed))
+        };
+        // As for a wait that has looked at the queue.
+        self.notified = false;
+        self.counts.polling = false;
+        self.counts.waits += 1;
+        Some((event, left.map(|left| left.min(self.qlen))))
     }
 
     /// Takes the next event in the common cases. `None` without a change otherwise.

@@ -1,6 +1,6 @@
 //! Waiting: how a thread sleeps on an EVD, and what wakes the thread or triggers the CNO.
 
-use super::queue::{Deferred, SlowPath};
+use super::queue::{Deferred, SlowPath, Take};
 use super::{EvdInner, WaitError};
 use crate::cno::CnoInner;
 use crate::event_data::{Dequeued, Notice};
@@ -158,6 +158,20 @@ impl EvdInner {
         if (told && solicited) || self.cno_with_news().is_some() {
             cno.trigger(self.id);
         }
+    }
+
+    /// [`Queue::wait_at_once`](super::queue::Queue::wait_at_once), if this thread owns the lock of the queue.
+    pub(crate) fn wait_fast<T: Take>(&self, take: T) -> Option<(T::Event, usize)> {
+        let (event, left) = self.queue.try_lock_fast()?.wait_at_once(take)?;
+        Some((event, left.unwrap_or_else(|| self.harvest_and_count())))
+    }
+
+    /// The number of events that the consumer can take.
+    pub(crate) fn harvest_and_count(&self) -> usize {
+        if let Err(error) = self.harvest_now() {
+            tracing::error!(%error, "cannot harvest an EVD");
+        }
+        self.queue().len()
     }
 
     pub(crate) fn wait(

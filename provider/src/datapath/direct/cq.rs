@@ -270,6 +270,13 @@ impl DirectCqs {
             && self.older.iter_mut().all(|cq| cq.cq.is_empty())
     }
 
+    /// The number of messages that wait on all CQs. `None` if other completions wait as well.
+    pub(crate) fn waiting_messages(&mut self) -> Option<usize> {
+        let of_srqs: u32 = self.receives.iter_mut().map(|cq| cq.cq.waiting_messages()).sum::<Option<_>>()?;
+        let others: u32 = self.all_shared().map(|cq| cq.cq.waiting_messages()).sum::<Option<_>>()?;
+        Some((of_srqs + others) as usize)
+    }
+
     /// The CQ of the EVD's only SRQ. `None` if it has none or several.
     #[inline(always)]
     pub(crate) fn only_of_srqs(&mut self) -> Option<&mut DirectCq<Returns>> {
