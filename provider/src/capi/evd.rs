@@ -114,6 +114,7 @@ pub(super) extern "C" fn evd_wait(
             .then(|| evd.queue_of_evd()?.wait_at_once(ToC { evd, out }))
             .flatten();
         if let Some(((), left)) = at_once {
+            out.clear_behind_dto();
             // Another thread may have freed the EVD meanwhile.
             let left = left.unwrap_or_else(|| get(evd).map_or(0, |evd| evd.inner.harvest_and_count()));
             more.set(count(left));

@@ -16,6 +16,7 @@ use crate::sync::{Door, rank};
 use crate::types::MAX_IOV;
 use crate::{LmrTriplet, Subtype};
 use std::ffi::{CStr, CString, c_char};
+use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -252,6 +253,18 @@ impl Out<super::abi::Event> {
                 words.add(1).write_unaligned(data(1));
                 words.add(2).write_unaligned(data(2));
                 words.add(3).write_unaligned(data(3));
+            }
+        }
+    }
+
+    /// Zeroes the bytes of the event that [`Out::set_dto`] leaves.
+    #[inline]
+    pub(super) fn clear_behind_dto(self) {
+        const DTO: usize = offset_of!(super::abi::Event, data) + 4 * size_of::<u64>();
+        if !self.0.is_null() {
+            // SAFETY: as in `set`; these are the last bytes of the event.
+            unsafe {
+                self.0.cast::<u8>().add(DTO).write_bytes(0, size_of::<super::abi::Event>() - DTO);
             }
         }
     }
