@@ -343,7 +343,7 @@ poll_sends:
     mov 0x10(%rsi),%r15
     mov 0x60(%rsi),%edi
     mov 0xa0(%rsi),%r13
-    mov 0x30(%r12),%rax
+    mov 0x38(%r12),%rax
     xor %r14d,%r14d
     mov %edi,0x4(%rsp)
     jmp line27
@@ -355,25 +355,25 @@ poll_sends:
     add %rcx,%r14
     dec %ebx
     je line56
-    cmp 0x40(%r12),%rax
+    cmp 0x48(%r12),%rax
     jb line37
     mov %r12,%rdi
     call *placed(%rip)
     mov 0x4(%rsp),%edi
-    mov 0x50(%r12),%ecx
+    mov 0x58(%r12),%ecx
     and 0x20(%r12),%ecx
-    mov 0x54(%r12),%eax
+    mov 0x5c(%r12),%eax
     imul %rcx,%rax
-    add 0x28(%r12),%rax
+    add 0x30(%r12),%rax
     mov 0x3c(%rax),%ecx
     bswap %ecx
-    cmp %cl,0x6c(%r12)
+    cmp %cl,0x74(%r12)
     jne line56
     shr $0x10,%ecx
     and %edi,%ecx
-    mov 0x54(%r12),%edx
+    mov 0x5c(%r12),%edx
     add %rdx,%rax
-    mov %rax,0x30(%r12)
+    mov %rax,0x38(%r12)
     shl $0x4,%ecx
     mov 0x8(%r15,%rcx,1),%rdx
     cmp %r13,%rdx
