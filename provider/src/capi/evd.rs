@@ -111,10 +111,9 @@ pub(super) extern "C" fn evd_wait(
     guard("dat_evd_wait", || {
         // The lock is released before completions are harvested to be counted.
         let at_once = (threshold == 1 && !out.is_null())
-            .then(|| evd.queue_of_evd()?.wait_at_once(ToC { evd, out }))
+            .then(|| evd.queue_of_evd()?.wait_at_once(Whole(ToC { evd, out })))
             .flatten();
         if let Some(((), left)) = at_once {
-            out.clear_behind_dto();
             // Another thread may have freed the EVD meanwhile.
             let left = left.unwrap_or_else(|| get(evd).map_or(0, |evd| evd.inner.harvest_and_count()));
             more.set(count(left));
@@ -179,6 +178,35 @@ impl Take for ToC {
     #[inline(always)]
     fn any(self, dto: DtoCompletion) {
         write_completion(self.evd, &dto, self.out);
+    }
+}
+
+/// As [`ToC`], for waits, which write every byte of an event.
+#[derive(Clone, Copy)]
+struct Whole(ToC);
+
+impl Take for Whole {
+    type Event = ();
+
+    // What `write_plain` and `write_request` leave is cleared before the event is written: the event of
+    // an operation of the extension has data there.
+    fn success(self, success: Success) {
+        self.0.out.clear_behind_dto();
+        self.0.success(success);
+    }
+
+    fn plain(self, success: Success) {
+        self.0.out.clear_behind_dto();
+        self.0.plain(success);
+    }
+
+    fn request(self, pair: &QueuePair, request: &Request) {
+        self.0.out.clear_behind_dto();
+        self.0.request(pair, request);
+    }
+
+    fn any(self, dto: DtoCompletion) {
+        self.0.any(dto);
     }
 }
 
