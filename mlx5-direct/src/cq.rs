@@ -61,7 +61,8 @@ pub struct Cq {
     /// The release interval, a power of two of entries.
     interval: u32,
     /// Up to here, counted as `consumed` counts, [`Cq::waiting_messages`] has found only messages.
-    /// [`Cq::clean`] moves entries away from the index and not beyond the last, so this stays true.
+    /// [`Cq::clean`] and [`Cq::continue_in`] consume as many entries as they move others on, so this
+    /// stays true.
     known: u64,
     /// [`Peeked::take`] returns each entry to the device.
     returns_each: bool,

@@ -145,8 +145,8 @@ fn r245_wait_success_nmore() {
     }
 }
 
-/// Messages that are still on the CQs count as events that are left, and so do failures behind them.
-/// A wait is not a dequeue, and it does not sleep if an event is there.
+/// Messages that are still on the CQs count as events that are left. A wait is not counted as a
+/// dequeue, and it does not sleep if an event is there.
 fn r245_wait_counts_what_the_cqs_hold() {
     let rig = Rig::new();
     let server = &rig.server;

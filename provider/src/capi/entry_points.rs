@@ -106,8 +106,8 @@ pub(super) fn functions() -> Functions {
         evd::evd_dequeue,
         post::ep_post_send,
         post::ep_post_recv,
-        post::ep_post_rdma_read,
-        post::ep_post_rdma_write,
+        post::ep_post_rdma::<true>,
+        post::ep_post_rdma::<false>,
         post::srq_post_recv,
     )
 }
@@ -118,8 +118,8 @@ pub(super) fn functions_by_verbs() -> Functions {
         evd::evd_dequeue_by_verbs,
         post::ep_post_send_by_verbs,
         post::ep_post_recv_by_verbs,
-        post::ep_post_rdma_read_slow,
-        post::ep_post_rdma_write_slow,
+        post::ep_post_rdma_slow::<true>,
+        post::ep_post_rdma_slow::<false>,
         post::srq_post_recv_by_verbs,
     )
 }

@@ -389,7 +389,8 @@ fn rdma_fast<const READ: bool>(
     }
 }
 
-pub(super) extern "C" fn ep_post_rdma_read(
+/// `dat_ep_post_rdma_write`, or with `READ` `dat_ep_post_rdma_read`.
+pub(super) extern "C" fn ep_post_rdma<const READ: bool>(
     ep: Handle,
     count: i32,
     iov: In<LmrTriplet>,
@@ -397,15 +398,15 @@ pub(super) extern "C" fn ep_post_rdma_read(
     remote: In<RmrTriplet>,
     flags: u32,
 ) -> u32 {
-    if rdma_fast::<true>(ep, count, iov, cookie, remote, flags) {
+    if rdma_fast::<READ>(ep, count, iov, cookie, remote, flags) {
         return SUCCESS;
     }
-    ep_post_rdma_read_slow(ep, count, iov, cookie, remote, flags)
+    ep_post_rdma_slow::<READ>(ep, count, iov, cookie, remote, flags)
 }
 
-/// As [`ep_post_rdma_read`], on either path.
+/// As [`ep_post_rdma`], on either path.
 #[inline(never)]
-pub(super) extern "C" fn ep_post_rdma_read_slow(
+pub(super) extern "C" fn ep_post_rdma_slow<const READ: bool>(
     ep: Handle,
     count: i32,
     iov: In<LmrTriplet>,
@@ -413,14 +414,20 @@ pub(super) extern "C" fn ep_post_rdma_read_slow(
     remote: In<RmrTriplet>,
     flags: u32,
 ) -> u32 {
+    let (name, kind): (_, fn(RmrTriplet) -> RequestKind) = if READ {
+        ("dat_ep_post_rdma_read", RequestKind::Read)
+    } else {
+        ("dat_ep_post_rdma_write", RequestKind::Write)
+    };
     if let Some(remote) = remote.get()
-        && one_segment(ep, RequestKind::Read(remote), count, iov, cookie, flags)
+        && (one_segment(ep, kind(remote), count, iov, cookie, flags)
+            || !READ && few_segments(ep, kind(remote), count, iov, cookie, flags))
     {
         return SUCCESS;
     }
-    guard("dat_ep_post_rdma_read", || {
+    guard(name, || {
         ep.get::<EpObject>()?;
-        request(ep, RequestKind::Read(remote.need(5)?), count, iov, cookie, flags, 6)
+        request(ep, kind(remote.need(5)?), count, iov, cookie, flags, 6)
     })
 }
 
@@ -444,42 +451,6 @@ pub(super) extern "C" fn ep_post_rdma_read_to_rmr(
             PostError::OutOfBounds(_) => Code::arg(2),
             error => Code::post(error, 5),
         })
-    })
-}
-
-pub(super) extern "C" fn ep_post_rdma_write(
-    ep: Handle,
-    count: i32,
-    iov: In<LmrTriplet>,
-    cookie: u64,
-    remote: In<RmrTriplet>,
-    flags: u32,
-) -> u32 {
-    if rdma_fast::<false>(ep, count, iov, cookie, remote, flags) {
-        return SUCCESS;
-    }
-    ep_post_rdma_write_slow(ep, count, iov, cookie, remote, flags)
-}
-
-/// As [`ep_post_rdma_write`], on either path.
-#[inline(never)]
-pub(super) extern "C" fn ep_post_rdma_write_slow(
-    ep: Handle,
-    count: i32,
-    iov: In<LmrTriplet>,
-    cookie: u64,
-    remote: In<RmrTriplet>,
-    flags: u32,
-) -> u32 {
-    if let Some(remote) = remote.get()
-        && (one_segment(ep, RequestKind::Write(remote), count, iov, cookie, flags)
-            || few_segments(ep, RequestKind::Write(remote), count, iov, cookie, flags))
-    {
-        return SUCCESS;
-    }
-    guard("dat_ep_post_rdma_write", || {
-        ep.get::<EpObject>()?;
-        request(ep, RequestKind::Write(remote.need(5)?), count, iov, cookie, flags, 6)
     })
 }
 

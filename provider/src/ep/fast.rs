@@ -314,7 +314,7 @@ impl Receives {
     /// As [`QueuePair::post_recv_few`], on the direct path. Straight-line code without calls.
     #[inline(always)]
     pub(crate) fn post_fast<const N: usize>(&mut self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
-        if !self.has_room_for(segments) {
+        if !self.has_room_for::<N>() {
             return false;
         }
         let RecvQueue::Direct(queue) = &mut self.queue else { return false };
@@ -330,7 +330,7 @@ impl Receives {
     /// As [`Receives::post_fast`], on the verbs path. Calls the device library only.
     #[inline(always)]
     pub(crate) fn post_by_verbs<const N: usize>(&mut self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
-        if !self.has_room_for(segments) {
+        if !self.has_room_for::<N>() {
             return false;
         }
         let RecvQueue::Verbs(qp) = &self.queue else { return false };
@@ -342,9 +342,9 @@ impl Receives {
         true
     }
 
-    /// Whether a receive of these segments may be posted, as far as their number decides.
+    /// Whether there is room for a receive of `N` segments.
     #[inline(always)]
-    fn has_room_for<const N: usize>(&self, _: &[LmrTriplet; N]) -> bool {
+    fn has_room_for<const N: usize>(&self) -> bool {
         (N == 1 || N <= self.max_iov) && self.ring.room() > 0
     }
 

@@ -190,6 +190,17 @@ impl Queue {
         }
     }
 
+    /// Takes the oldest queued completion, if it has no effect, and releases what it holds.
+    #[inline]
+    fn pop_plain(&mut self) -> Option<DtoCompletion> {
+        if !is_plain(&self.dtos.front()?.dto) {
+            return None;
+        }
+        let Queued { dto, credit } = self.dtos.pop_front()?;
+        credit.release(|number| self.srqs.get(&number));
+        Some(dto)
+    }
+
     /// The number of events of the completions that wait on the CQs. `None` if they have to be polled
     /// to know it.
     fn count_completed(&mut self) -> Option<usize> {
@@ -315,10 +326,8 @@ impl Queue {
             self.counts.not_dequeued += 1;
             (event, self.count_completed())
         } else {
-            let plain = self.dtos.front().is_some_and(|queued| is_plain(&queued.dto));
-            let completed = self.count_completed().filter(|_| plain)?;
-            let Queued { dto, credit } = self.dtos.pop_front()?;
-            credit.release(|number| self.srqs.get(&number));
+            let completed = self.count_completed()?;
+            let dto = self.pop_plain()?;
             (take.any(dto), Some(self.dtos.len() + completed))
         };
         // As for a wait that has looked at the queue.
@@ -423,11 +432,7 @@ impl EvdInner {
                 Polled::Slow => Polled::Slow,
             };
         }
-        if !queue.dtos.front().is_some_and(|queued| is_plain(&queued.dto)) {
-            return Polled::Slow;
-        }
-        let Some(Queued { dto, credit }) = queue.dtos.pop_front() else { return Polled::Slow };
-        credit.release(|number| queue.srqs.get(&number));
+        let Some(dto) = queue.pop_plain() else { return Polled::Slow };
         queue.counts.dequeued(true, false);
         drop(locked);
         Polled::Dto(take.any(dto))
