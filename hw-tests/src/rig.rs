@@ -5,13 +5,14 @@ use doorbell::{
     AsyncEvent, CloseFlags, CompletionFlags, ConnQual, ConnectionEventKind, Count, CrArrival, DatagramEvent,
     Direction, DtoCompletion, DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia,
     IaSettings, Lmr, LmrTriplet, MemPriv, PostError, Psp, Pz, Qos, RecvBuf, RecvPool, ReturnType,
-    RmrBindCompletion, RmrTriplet, Rsp, Srq, SrqAttr,
+    RmrBindCompletion, RmrTriplet, Rsp, Srq, SrqAttr, WaitError, Waited,
 };
 use rxe_fallback::cm::Resolved;
 use rxe_fallback::{
     Access, CmEventKind, ConnParam, Context, Cq, Mr, Pd as VerbsPd, Qp, QpInit, QpKind, SendFlags, SendOp,
 };
 use std::net::SocketAddr;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Bytes of a buffer in a pool.
@@ -453,6 +454,42 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     while !so() {
         assert!(start.elapsed() < LONG, "never: {what}");
         std::thread::yield_now();
+    }
+}
+
+/// Starts a thread that waits on an empty EVD, and returns once that thread sleeps. Later events
+/// therefore have to wake it.
+#[track_caller]
+pub fn waiter(
+    evd: &Evd,
+    timeout: Option<Duration>,
+    threshold: Count,
+) -> JoinHandle<Result<Waited, WaitError>> {
+    assert_eq!(evd.query().unwrap().queued, 0);
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn({
+        let evd = evd.clone();
+        move || {
+            tell.send(nix::unistd::gettid()).unwrap();
+            evd.wait(timeout, threshold)
+        }
+    });
+    let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
+    let sleeping = libc::SYS_ppoll.to_string();
+    until("the thread sleeps", || {
+        std::fs::read_to_string(&call).is_ok_and(|now| now.split(' ').next() == Some(sleeping.as_str()))
+            || thread.is_finished()
+    });
+    assert!(is_waiting(evd));
+    thread
+}
+
+/// Checks with a dequeue, which takes nothing from an EVD that is empty or has a waiter.
+#[track_caller]
+pub fn is_waiting(evd: &Evd) -> bool {
+    match evd.dequeue() {
+        Err(error) => error.code() == crate::dat::INVALID_STATE_EVD_WAITER,
+        Ok(event) => panic!("the EVD was to be empty: {event:?}"),
     }
 }
 

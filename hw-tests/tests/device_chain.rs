@@ -29,8 +29,8 @@ fn main() {
 
 const NONE: CompletionFlags = CompletionFlags::empty();
 
-/// A connected pair whose client has room for this many requests of up to four segments; the server
-/// has an SRQ with 64 buffers of 256 bytes, from offset 1 MiB of its memory on.
+/// A connected pair whose client has room for this many requests of up to four segments, and has posted
+/// one; the server has an SRQ with 64 buffers of 256 bytes, from offset 1 MiB of its memory on.
 fn pair(rig: &Rig, requests: i32) -> (doorbell::Srq, Pair) {
     let mut srq = rig.server.srq(64);
     rig.server.post(&mut srq, 64, 256, 1 << 20, 0);
@@ -40,8 +40,17 @@ fn pair(rig: &Rig, requests: i32) -> (doorbell::Srq, Pair) {
         max_rdma_read_iov: 4,
         ..EpAttr::default()
     };
-    let pair = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), rig.client.ep(&attr));
+    let mut pair = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), rig.client.ep(&attr));
+    post_first(rig, &mut pair);
     (srq, pair)
+}
+
+/// Posts the client's first request, a write of nobody's bytes. Later chains of one segment a request
+/// are then posted by the short way, and others, and those that are refused, by the general one.
+fn post_first(rig: &Rig, pair: &mut Pair) {
+    let (from, to) = (rig.client.lmr.triplet(1 << 19, 8), remote(&rig.server.lmr, 1 << 19, 8));
+    pair.client.post_rdma_write(&[from], 77, to, NONE).unwrap();
+    assert_eq!(done(rig, 1), [(DtoOp::RdmaWrite, 77, 8)]);
 }
 
 fn remote(lmr: &Lmr, offset: u64, segment_length: u32) -> RmrTriplet {
@@ -342,14 +351,12 @@ fn r233_a_solicited_send_at_the_end_of_a_chain() {
     let rig = Rig::new();
     let solicited = EpAttr { recv_completion_flags: CompletionFlags::SOLICITED_WAIT, ..EpAttr::default() };
     let mut pair = rig.connect_plain(&solicited);
+    post_first(&rig, &mut pair);
     for cookie in 0..3 {
         pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], cookie, NONE).unwrap();
     }
     let data = [rig.client.lmr.triplet(0, 8)];
-    let waiting = std::thread::spawn({
-        let recv = rig.server.recv.clone();
-        move || recv.wait(Some(LONG), 1)
-    });
+    let waiting = waiter(&rig.server.recv, Some(LONG), 1);
     pair.client
         .chain(&[
             ChainRequest::send(&data, 1, NONE),
@@ -399,6 +406,12 @@ fn a_chain_counts_as_its_requests() {
     let rig = Rig::new();
     let (_srq, mut pair) = pair(&rig, 8);
     let data = [rig.client.lmr.triplet(0, 10)];
+    use EpCounter as C;
+    let counted = |ep: &Ep| {
+        let counts = ep.counters().unwrap();
+        [C::PostWrite, C::PostWriteData, C::PostSend, C::PostSendData].map(|counter| counts[counter])
+    };
+    let before = counted(&pair.client);
     pair.client
         .chain(&[
             ChainRequest::rdma_write(&data, 1, remote(&rig.server.lmr, 0, 16), NONE),
@@ -407,11 +420,9 @@ fn a_chain_counts_as_its_requests() {
         ])
         .unwrap();
     done(&rig, 3);
-    let counts = pair.client.counters().unwrap();
-    use EpCounter as C;
-    let counted =
-        [C::PostWrite, C::PostWriteData, C::PostSend, C::PostSendData].map(|counter| counts[counter]);
-    assert_eq!(counted, [1, 10, 2, 20]);
+    let after = counted(&pair.client);
+    let [writes, written, sends, sent] = std::array::from_fn(|n| after[n] - before[n]);
+    assert_eq!([writes, written, sends, sent], [1, 10, 2, 20]);
 }
 
 /// After the end of a connection the requests of a chain are flushed, in order, without the device.

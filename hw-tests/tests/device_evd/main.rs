@@ -6,14 +6,9 @@ mod flags;
 mod recv;
 mod wait;
 
-use doorbell::{
-    Cno, CompletionFlags, Count, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdFlags, ReturnType, Srq, WaitError,
-    Waited,
-};
+use doorbell::{Cno, CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdFlags, ReturnType, Srq};
 use doorbell_hw_tests::rig::*;
-use doorbell_hw_tests::{Pair, Rig, Side, dat};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use doorbell_hw_tests::{Pair, Rig, Side};
 
 fn main() {
     let tests = [flags::TESTS, wait::TESTS, drain::TESTS, recv::TESTS].concat();
@@ -59,36 +54,6 @@ fn listening(rig: &Rig, recv_completion_flags: CompletionFlags) -> Listening {
 fn srq_ep(side: &Side, srq: &Srq, recv: &Evd, attr: &EpAttr) -> Ep {
     let evds = EpEvds { recv: Some(recv), ..side.evds() };
     Ep::create_with_srq(&side.ia, &side.pz, evds, srq, attr).unwrap()
-}
-
-/// Starts a thread that waits on an empty EVD, and returns once that thread sleeps. Later events
-/// therefore have to wake it.
-fn waiter(evd: &Evd, timeout: Option<Duration>, threshold: Count) -> JoinHandle<Result<Waited, WaitError>> {
-    assert_eq!(evd.query().unwrap().queued, 0);
-    let (tell, told) = std::sync::mpsc::channel();
-    let thread = std::thread::spawn({
-        let evd = evd.clone();
-        move || {
-            tell.send(nix::unistd::gettid()).unwrap();
-            evd.wait(timeout, threshold)
-        }
-    });
-    let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
-    let sleeping = libc::SYS_ppoll.to_string();
-    until("the thread sleeps", || {
-        std::fs::read_to_string(&call).is_ok_and(|now| now.split(' ').next() == Some(sleeping.as_str()))
-            || thread.is_finished()
-    });
-    assert!(is_waiting(evd));
-    thread
-}
-
-/// Checks with a dequeue, which takes nothing from an EVD that is empty or has a waiter.
-fn is_waiting(evd: &Evd) -> bool {
-    match evd.dequeue() {
-        Err(error) => error.code() == dat::INVALID_STATE_EVD_WAITER,
-        Ok(event) => panic!("the EVD was to be empty: {event:?}"),
-    }
 }
 
 fn queued(evd: &Evd) -> usize {

@@ -83,6 +83,14 @@ impl Posted {
         self.bytes[at] += bytes;
     }
 
+    /// As [`Posted::add`], for several operations with these bytes together.
+    #[inline]
+    pub(crate) fn add_all(&mut self, op: DtoOp, (posts, bytes): (u32, u64)) {
+        let at = op as usize % OPERATIONS;
+        self.posts[at] += u64::from(posts);
+        self.bytes[at] += bytes;
+    }
+
     pub(crate) fn set(&mut self, op: DtoOp, posts: u64, bytes: u64) {
         let at = op as usize % OPERATIONS;
         (self.posts[at], self.bytes[at]) = (posts, bytes);

@@ -1,56 +1,81 @@
 //! Chains: several requests of an EP with one doorbell.
 
-use super::fast::known_segment;
-use super::post::{Checked, send_flags, too_many};
+mod ones;
+
+use super::post::{Checked, too_many};
 use super::{Ep, EpInner, RequestKind};
 use crate::Subtype;
-use crate::datapath::{Outgoing, Record, SendQueue, WrInfo, verbs::refused};
+use crate::datapath::{Outgoing, Record, WrInfo, verbs::refused};
 use crate::device::Use;
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
-use crate::queue_pair::{LastPool, Request, Requests};
-use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, MAX_IOV, RmrTriplet};
+use crate::queue_pair::{LastPool, Request};
+use crate::types::{CompletionFlags, EpState, LmrTriplet, MAX_IOV, RmrTriplet};
 use rxe_fallback::{SendFlags, SendOp, Sge};
 use std::array;
 use std::sync::Arc;
 
 /// A request of a chain ([`Ep::chain`]): what one call of a post takes. Each constructor has the
 /// arguments of the post of the same name.
+// Plain fields, not a `RequestKind`: the compiler copies the values of such an enum in pieces that
+// are not those in which they were written, and the processor waits until the pieces have left it.
 #[derive(Clone, Copy, Debug)]
 pub struct ChainRequest<'a> {
-    kind: RequestKind,
-    iov: &'a [LmrTriplet],
-    cookie: u64,
+    operation: Operation,
     flags: CompletionFlags,
+    /// An RMR context or immediate data.
+    word: u32,
+    cookie: u64,
+    iov: &'a [LmrTriplet],
+    remote: RmrTriplet,
+    /// Those of an atomic operation.
+    operands: [u64; 2],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Send,
+    SendInvalidate,
+    Write,
+    WriteImmediate,
+    Read,
+    FetchAdd,
+    CompareSwap,
 }
 
 impl<'a> ChainRequest<'a> {
     /// As [`Ep::post_send`].
+    #[inline]
     pub fn send(iov: &'a [LmrTriplet], cookie: u64, flags: CompletionFlags) -> Self {
-        Self { kind: RequestKind::Send, iov, cookie, flags }
+        let (operation, remote) = (Operation::Send, RmrTriplet::default());
+        Self { operation, flags, word: 0, cookie, iov, remote, operands: [0; 2] }
     }
 
     /// As [`Ep::post_send_with_invalidate`].
+    #[inline]
     pub fn send_with_invalidate(
         iov: &'a [LmrTriplet],
         cookie: u64,
         rmr_context: u32,
         flags: CompletionFlags,
     ) -> Self {
-        Self { kind: RequestKind::SendInvalidate(rmr_context), iov, cookie, flags }
+        let operation = Operation::SendInvalidate;
+        Self { operation, word: rmr_context, ..Self::send(iov, cookie, flags) }
     }
 
     /// As [`Ep::post_rdma_write`].
+    #[inline]
     pub fn rdma_write(
         iov: &'a [LmrTriplet],
         cookie: u64,
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Self {
-        Self { kind: RequestKind::Write(remote), iov, cookie, flags }
+        Self { operation: Operation::Write, remote, ..Self::send(iov, cookie, flags) }
     }
 
     /// As [`Ep::post_rdma_write_immediate`].
+    #[inline]
     pub fn rdma_write_immediate(
         iov: &'a [LmrTriplet],
         cookie: u64,
@@ -58,15 +83,18 @@ impl<'a> ChainRequest<'a> {
         immediate: u32,
         flags: CompletionFlags,
     ) -> Self {
-        Self { kind: RequestKind::WriteImmediate(remote, immediate), iov, cookie, flags }
+        let operation = Operation::WriteImmediate;
+        Self { operation, word: immediate, remote, ..Self::send(iov, cookie, flags) }
     }
 
     /// As [`Ep::post_rdma_read`].
+    #[inline]
     pub fn rdma_read(iov: &'a [LmrTriplet], cookie: u64, remote: RmrTriplet, flags: CompletionFlags) -> Self {
-        Self { kind: RequestKind::Read(remote), iov, cookie, flags }
+        Self { operation: Operation::Read, remote, ..Self::send(iov, cookie, flags) }
     }
 
     /// As [`Ep::post_fetch_and_add`].
+    #[inline]
     pub fn fetch_and_add(
         local: &'a LmrTriplet,
         cookie: u64,
@@ -74,10 +102,12 @@ impl<'a> ChainRequest<'a> {
         add: u64,
         flags: CompletionFlags,
     ) -> Self {
-        Self { kind: RequestKind::FetchAdd(remote, add), iov: array::from_ref(local), cookie, flags }
+        let operation = Operation::FetchAdd;
+        Self { operation, remote, operands: [add, 0], ..Self::send(array::from_ref(local), cookie, flags) }
     }
 
     /// As [`Ep::post_compare_and_swap`].
+    #[inline]
     pub fn compare_and_swap(
         local: &'a LmrTriplet,
         cookie: u64,
@@ -86,14 +116,23 @@ impl<'a> ChainRequest<'a> {
         swap: u64,
         flags: CompletionFlags,
     ) -> Self {
-        let kind = RequestKind::CompareSwap(remote, compare, swap);
-        Self { kind, iov: array::from_ref(local), cookie, flags }
+        let (operation, operands) = (Operation::CompareSwap, [compare, swap]);
+        Self { operation, remote, operands, ..Self::send(array::from_ref(local), cookie, flags) }
+    }
+
+    fn kind(&self) -> RequestKind {
+        let Self { operation, word, remote, operands, .. } = *self;
+        match operation {
+            Operation::Send => RequestKind::Send,
+            Operation::SendInvalidate => RequestKind::SendInvalidate(word),
+            Operation::Write => RequestKind::Write(remote),
+            Operation::WriteImmediate => RequestKind::WriteImmediate(remote, word),
+            Operation::Read => RequestKind::Read(remote),
+            Operation::FetchAdd => RequestKind::FetchAdd(remote, operands[0]),
+            Operation::CompareSwap => RequestKind::CompareSwap(remote, operands[0], operands[1]),
+        }
     }
 }
-
-/// Flags that a request of any EP may carry.
-const ALWAYS: CompletionFlags =
-    CompletionFlags::SUPPRESS.union(CompletionFlags::SOLICITED_WAIT).union(CompletionFlags::BARRIER_FENCE);
 
 /// Why a chain was refused, and which of its requests is the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -230,63 +269,10 @@ impl EpInner {
         requests: &[ChainRequest<'_>],
         last: Option<PoolSend<'_>>,
     ) -> Result<(), ChainError> {
-        if self.post_ones(requests, last) { Ok(()) } else { self.post_checked_chain(requests, last) }
-    }
-
-    /// Posts a chain in the most common case: the direct path, a connected EP, Sends and RDMA Writes
-    /// of one segment, flags that any EP takes, a pool that the EP has sent from before, and room.
-    /// Otherwise returns false without posting; then [`EpInner::post_checked_chain`] posts, or gives
-    /// the error.
-    #[inline(never)]
-    fn post_ones(&self, requests: &[ChainRequest<'_>], last: Option<PoolSend<'_>>) -> bool {
-        let mut locked = self.pair.requests.lock();
-        let Requests { queue, ring, posted, lmrs, last_pool, .. } = &mut *locked;
-        let SendQueue::Direct(queue) = queue else { return false };
-        let count = requests.len() + usize::from(last.is_some());
-        if count > Ep::MAX_CHAIN.min(ring.room()) || !self.is_connected() {
-            return false;
+        match self.pair.post_ones(requests, last.as_ref()) {
+            Some(posted) => posted,
+            None => self.post_checked_chain(requests, last),
         }
-        // Takes its requests back if one of them is refused.
-        let mut ones = queue.ones();
-        for request in requests {
-            let ChainRequest { kind, iov, cookie, flags } = *request;
-            let [segment] = iov else { return false };
-            let len = segment.segment_length;
-            let (dto, op, solicits) = match kind {
-                RequestKind::Send => (DtoOp::Send, SendOp::Send, true),
-                RequestKind::Write(to) if len <= to.segment_length => {
-                    let op = SendOp::Write { remote_addr: to.virtual_address, rkey: to.rmr_context };
-                    (DtoOp::RdmaWrite, op, false)
-                }
-                _ => return false,
-            };
-            let Some(sge) = lmrs.sge(segment, Direction::Read) else { return false };
-            let filed = || Request::new(&WrInfo { cookie, ..WrInfo::default() }, flags, dto, len);
-            if !ALWAYS.contains(flags) || !ones.push(filed, op, sge, send_flags(flags, solicits)) {
-                return false;
-            }
-        }
-        if let Some(PoolSend { memory, bytes, info, flags }) = &last {
-            let Some(sge) = known_segment(*last_pool, memory, *bytes, info) else { return false };
-            let filed = || Request::new(info, *flags, DtoOp::Send, sge.len);
-            if !ALWAYS.contains(*flags) || !ones.push(filed, SendOp::Send, sge, send_flags(*flags, true)) {
-                return false;
-            }
-        }
-        ones.ring();
-        let mut add = |op, length: u32| {
-            posted.add(op, length.into());
-            ring.count();
-        };
-        for ChainRequest { kind, iov, .. } in requests {
-            let op = if matches!(kind, RequestKind::Send) { DtoOp::Send } else { DtoOp::RdmaWrite };
-            add(op, iov.first().map_or(0, |segment| segment.segment_length));
-        }
-        if let Some(PoolSend { bytes, .. }) = &last {
-            add(DtoOp::Send, bytes.1 as u32);
-        }
-        drop(locked);
-        true
     }
 
     /// As [`EpInner::post_chain`], for all chains and on both paths.
@@ -315,10 +301,11 @@ impl EpInner {
         let (pz, max_iov) = (self.pz(), self.pair.requests.lock().max_iov);
         let mut state = EpState::Connected;
         let mut plan = Plan::<REQUESTS, SEGMENTS>::new();
-        for (n, &ChainRequest { kind, iov, cookie, flags }) in requests.iter().enumerate() {
+        for (n, request) in requests.iter().enumerate() {
+            let ChainRequest { iov, cookie, flags, .. } = *request;
             state = self.takes_requests(flags).map_err(refused_at(n))?;
             let info = WrInfo { cookie, ..WrInfo::default() };
-            plan.add(self, (kind, iov.len()), (&info, flags), max_iov, |direction, sges| {
+            plan.add(self, (request.kind(), iov.len()), (&info, flags), max_iov, |direction, sges| {
                 self.device.lmrs.check_all(iov, Use { pz: pz.number, direction }, sges)
             })
             .map_err(refused_at(n))?;

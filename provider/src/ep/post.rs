@@ -69,12 +69,6 @@ impl EpInner {
         Err(PostError::EpState(state.subtype()))
     }
 
-    /// Whether the EP is live and connected: it takes requests with flags that any EP takes.
-    #[inline]
-    pub(super) fn is_connected(&self) -> bool {
-        self.live.load(Ordering::Acquire) && self.state() == EpState::Connected
-    }
-
     #[inline]
     fn takes_flags(&self, flags: CompletionFlags) -> Result<(), PostError> {
         if !self.live.load(Ordering::Acquire) {

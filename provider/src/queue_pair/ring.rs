@@ -125,6 +125,12 @@ impl<T: Copy> Ring<T> {
         self.end += 1;
     }
 
+    /// As [`Ring::count`], for several requests.
+    #[inline(always)]
+    pub(crate) fn count_all(&mut self, requests: u32) {
+        self.end += u64::from(requests);
+    }
+
     /// Takes the request at this position out of the ring, with all earlier requests. Their places
     /// become free. `None` if the request is not in the ring.
     #[inline(always)]

@@ -69,15 +69,14 @@ impl Ones<'_> {
         &mut self,
         request: impl Fn() -> Request,
         op: SendOp<'_>,
-        sge: Sge,
+        segment: KeyedSeg,
         flags: SendFlags,
     ) -> bool {
-        let data = DataSeg::new(sge.addr, sge.len, sge.lkey);
         match op {
-            SendOp::Send => self.push_wr(with_flags(Wr::send(data), flags), request),
+            SendOp::Send => self.push_wr(with_flags(Wr::send([segment]), flags), request),
             SendOp::Write { remote_addr, rkey } => {
                 let remote = Remote { addr: remote_addr, rkey };
-                self.push_wr(with_flags(Wr::write(remote, data), flags), request)
+                self.push_wr(with_flags(Wr::write(remote, [segment]), flags), request)
             }
             _ => false,
         }
