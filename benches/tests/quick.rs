@@ -209,7 +209,7 @@ fn instructions_of_calls() -> Result<(), Failed> {
         (CaseName::DatRecvLmrs, 2, 196.0),
         (CaseName::DatRecvFourLmrs, 1, 136.0),
         (CaseName::DatReapRecv, 1, 141.0),
-        (CaseName::DatWait, 1, 560.0),
+        (CaseName::DatWait, 1, 520.0),
     ];
     let by_verbs = [
         (CaseName::DatPost, 1, 229.0),

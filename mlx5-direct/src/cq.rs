@@ -404,6 +404,7 @@ impl Cq {
     }
 
     /// `op_own` of the n-th waiting entry.
+    #[inline(always)]
     fn peek(&self, n: u32) -> Option<u8> {
         let index = self.cqes.index().wrapping_add(n);
         self.cqes.ready(index, self.cqes.lap(index)).map(|(_, op_own)| op_own)

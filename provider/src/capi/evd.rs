@@ -190,11 +190,13 @@ impl Take for Whole {
 
     // What `write_plain` and `write_request` leave is cleared before the event is written: the event of
     // an operation of the extension has data there.
+    #[inline(always)]
     fn success(self, success: Success) {
         self.0.out.clear_behind_dto();
         self.0.success(success);
     }
 
+    #[inline(always)]
     fn plain(self, success: Success) {
         self.0.out.clear_behind_dto();
         self.0.plain(success);

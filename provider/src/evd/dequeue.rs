@@ -183,6 +183,7 @@ impl Queue {
 
     /// Takes the next completion straight off its CQ, if it is a success without an effect, on either
     /// path.
+    #[inline(always)]
     fn next_of_path(&mut self) -> Option<Success> {
         match self.cq.as_mut()? {
             CqPath::Direct(_) => self.next_success(),
@@ -203,6 +204,7 @@ impl Queue {
 
     /// The number of events of the completions that wait on the CQs. `None` if they have to be polled
     /// to know it.
+    #[inline(always)]
     fn count_completed(&mut self) -> Option<usize> {
         match self.cq.as_mut()? {
             CqPath::Direct(cqs) => cqs.waiting_messages(),

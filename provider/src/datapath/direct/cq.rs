@@ -272,9 +272,14 @@ impl DirectCqs {
 
     /// The number of messages that wait on all CQs. `None` if other completions wait as well.
     pub(crate) fn waiting_messages(&mut self) -> Option<usize> {
-        let of_srqs: u32 = self.receives.iter_mut().map(|cq| cq.cq.waiting_messages()).sum::<Option<_>>()?;
-        let others: u32 = self.all_shared().map(|cq| cq.cq.waiting_messages()).sum::<Option<_>>()?;
-        Some((of_srqs + others) as usize)
+        let mut waiting = self.shared.cq.waiting_messages()? as usize;
+        for of_srq in &mut self.receives {
+            waiting += of_srq.cq.waiting_messages()? as usize;
+        }
+        for older in &mut self.older {
+            waiting += older.cq.waiting_messages()? as usize;
+        }
+        Some(waiting)
     }
 
     /// The CQ of the EVD's only SRQ. `None` if it has none or several.
