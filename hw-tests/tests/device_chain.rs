@@ -45,8 +45,9 @@ fn pair(rig: &Rig, requests: i32) -> (doorbell::Srq, Pair) {
     (srq, pair)
 }
 
-/// Posts the client's first request, a write of nobody's bytes. Later chains of one segment a request
-/// are then posted by the short way, and others, and those that are refused, by the general one.
+/// Posts the client's first request: a write of bytes that no test uses. From then on, chains whose
+/// requests have one segment each can be posted without `post_checked_chain`. Other chains, and those
+/// that are refused, still go through it.
 fn post_first(rig: &Rig, pair: &mut Pair) {
     let (from, to) = (rig.client.lmr.triplet(1 << 19, 8), remote(&rig.server.lmr, 1 << 19, 8));
     pair.client.post_rdma_write(&[from], 77, to, NONE).unwrap();

@@ -78,9 +78,7 @@ const OPERATIONS: usize = 16;
 impl Posted {
     #[inline]
     pub(crate) fn add(&mut self, op: DtoOp, bytes: u64) {
-        let at = op as usize % OPERATIONS;
-        self.posts[at] += 1;
-        self.bytes[at] += bytes;
+        self.add_all(op, (1, bytes));
     }
 
     /// As [`Posted::add`], for several operations with these bytes together.

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// A request of a chain ([`Ep::chain`]): what one call of a post takes. Each constructor has the
 /// arguments of the post of the same name.
-// Plain fields, not a `RequestKind`: the compiler copies the values of such an enum in pieces that
-// are not those in which they were written, and the processor waits until the pieces have left it.
+// Plain fields, not a `RequestKind`: the compiler copies such an enum by loads that overlap several
+// stores just before them. The processor cannot forward those stores, and each load waits for them.
 #[derive(Clone, Copy, Debug)]
 pub struct ChainRequest<'a> {
     operation: Operation,

@@ -16,6 +16,10 @@ use crate::queue_pair::{LastPool, QueuePair, Receive, Receives, Request, Request
 use crate::types::{CompletionFlags, DtoOp, LmrTriplet, RmrTriplet};
 use rxe_fallback::{SendFlags, SendOp, Sge};
 
+/// The flags that any EP takes, without BARRIER_FENCE: those that a request posted here may have.
+pub(super) const FAST_FLAGS: CompletionFlags =
+    CompletionFlags::SUPPRESS.union(CompletionFlags::SOLICITED_WAIT);
+
 impl QueuePair {
     /// Posts a Send, RDMA Write or RDMA Read on either path, if it has one segment, and flags that
     /// any EP takes, once a request has passed all checks. Otherwise returns false without posting;
@@ -30,7 +34,7 @@ impl QueuePair {
         cookie: u64,
         flags: CompletionFlags,
     ) -> bool {
-        if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
+        if !FAST_FLAGS.contains(flags) {
             return false;
         }
         self.requests.lock().post_one(kind, segment, cookie, flags)
@@ -62,7 +66,7 @@ impl QueuePair {
         cookie: u64,
         flags: CompletionFlags,
     ) -> bool {
-        if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
+        if !FAST_FLAGS.contains(flags) {
             return false;
         }
         self.requests.lock().post_few(kind, segments, cookie, flags)
@@ -237,7 +241,7 @@ impl QueuePair {
         info: &WrInfo,
         flags: CompletionFlags,
     ) -> bool {
-        if !(CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT).contains(flags) {
+        if !FAST_FLAGS.contains(flags) {
             return false;
         }
         let mut requests = self.requests.lock();

@@ -122,7 +122,7 @@ impl<T: Copy> Ring<T> {
     /// As [`Ring::push`], for a request that the send queue has.
     #[inline(always)]
     pub(crate) fn count(&mut self) {
-        self.end += 1;
+        self.count_all(1);
     }
 
     /// As [`Ring::count`], for several requests.

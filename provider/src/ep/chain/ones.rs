@@ -7,15 +7,12 @@ use super::{ChainError, ChainRequest, Operation, PoolSend};
 use crate::datapath::verbs::refused;
 use crate::datapath::{SendQueue, WrId, WrInfo};
 use crate::ep::Ep;
-use crate::ep::fast::known_segment;
+use crate::ep::fast::{FAST_FLAGS, known_segment};
 use crate::ep::post::send_flags;
 use crate::error::Direction;
 use crate::queue_pair::{QueuePair, Request, Requests};
-use crate::types::{CompletionFlags, DtoOp, LmrTriplet};
+use crate::types::{DtoOp, LmrTriplet};
 use rxe_fallback::{SendOp, SendWr, Sge};
-
-/// The flags of requests that are posted here. A fence is for the general way.
-const FLAGS: CompletionFlags = CompletionFlags::SUPPRESS.union(CompletionFlags::SOLICITED_WAIT);
 
 /// The longest chain that is posted by verbs here: work requests in an array of this size.
 const MOST_BY_VERBS: usize = 4;
@@ -38,7 +35,7 @@ impl Sums {
 
 impl QueuePair {
     /// Posts a chain of Sends and RDMA Writes of one segment each, whose LMRs `QueueLmrs` finds, with
-    /// flags that any EP takes and no fence, at the end a Send from the pool that the EP has sent
+    /// [`FAST_FLAGS`] at most, at the end a Send from the pool that the EP has sent
     /// from last, and with room for all. Otherwise returns `None` without posting; then
     /// [`EpInner::post_checked_chain`](crate::ep::EpInner) posts, or gives the error.
     #[inline(never)]
@@ -47,14 +44,14 @@ impl QueuePair {
         requests: &[ChainRequest<'_>],
         last: Option<&PoolSend<'_>>,
     ) -> Option<Result<(), ChainError>> {
-        let mut queues = self.requests.lock();
+        let mut locked = self.requests.lock();
         let count = requests.len() + usize::from(last.is_some());
-        if count > Ep::MAX_CHAIN.min(queues.ring.room()) {
+        if count > Ep::MAX_CHAIN.min(locked.ring.room()) {
             return None;
         }
-        match queues.queue {
-            SendQueue::Direct(_) => queues.post_ones(requests, last).map(Ok),
-            SendQueue::Verbs(_) if count <= MOST_BY_VERBS => queues.post_ones_by_verbs(requests, last),
+        match locked.queue {
+            SendQueue::Direct(_) => locked.post_ones(requests, last).map(Ok),
+            SendQueue::Verbs(_) if count <= MOST_BY_VERBS => locked.post_ones_by_verbs(requests, last),
             SendQueue::Verbs(_) => None,
         }
     }
@@ -94,7 +91,8 @@ impl Requests {
             let (dto, verb) = operation(given, length)?;
             let request = || Request::new(&WrInfo { cookie, ..WrInfo::default() }, flags, dto, length);
             let solicits = dto == DtoOp::Send;
-            if !FLAGS.contains(flags) || !ones.push(request, verb, segment, send_flags(flags, solicits)) {
+            if !FAST_FLAGS.contains(flags) || !ones.push(request, verb, segment, send_flags(flags, solicits))
+            {
                 return None;
             }
             sums.add(dto, length);
@@ -103,7 +101,8 @@ impl Requests {
             let Sge { addr, len, lkey } = known_segment(self.last_pool, memory, *bytes, info)?;
             let segment = mlx5_direct::DataSeg::new(addr, len, lkey).into();
             let request = || Request::new(info, *flags, DtoOp::Send, len);
-            if !FLAGS.contains(*flags) || !ones.push(request, SendOp::Send, segment, send_flags(*flags, true))
+            if !FAST_FLAGS.contains(*flags)
+                || !ones.push(request, SendOp::Send, segment, send_flags(*flags, true))
             {
                 return None;
             }
@@ -119,6 +118,8 @@ impl Requests {
 
     /// [`QueuePair::post_ones`] by verbs, for at most [`MOST_BY_VERBS`] requests. If the device
     /// refuses one, those before it are posted.
+    ///
+    /// Without a [`Plan`](super::Plan), which would cost a chain of two 440 instructions.
     #[inline(always)]
     fn post_ones_by_verbs(
         &mut self,
@@ -137,7 +138,7 @@ impl Requests {
             *sge = self.lmrs.sge(segment, Direction::Read)?;
             let dto;
             (dto, *verb) = operation(given, sge.len)?;
-            if !FLAGS.contains(flags) {
+            if !FAST_FLAGS.contains(flags) {
                 return None;
             }
             *request = Request::new(&WrInfo { cookie, ..WrInfo::default() }, flags, dto, sge.len);
@@ -145,7 +146,7 @@ impl Requests {
         if let Some(PoolSend { memory, bytes, info, flags }) = last {
             let ((sge, request), _) = places.next()?;
             *sge = known_segment(self.last_pool, memory, *bytes, info)?;
-            if !FLAGS.contains(*flags) {
+            if !FAST_FLAGS.contains(*flags) {
                 return None;
             }
             *request = Request::new(info, *flags, DtoOp::Send, sge.len);
