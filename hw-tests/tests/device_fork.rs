@@ -324,10 +324,10 @@ fn a_child_is_refused_and_its_drops_touch_nothing() {
     srq.free().unwrap();
 }
 
-/// Forks come while another thread posts, sends, dequeues and waits: locks of EVDs may be held, and
-/// no child waits for them.
+/// Forks come while another thread posts, sends and dequeues, and a third makes and frees EVDs: any
+/// of their locks may be held, and no child waits for them.
 fn a_child_of_a_busy_process_waits_for_nobody() {
-    const FORKS: usize = 20;
+    const FORKS: usize = 100;
     let rig = Rig::new();
     let mut srq = rig.server.srq(16);
     let mut pair = rig.connect_srq(&srq);
@@ -346,6 +346,11 @@ fn a_child_of_a_busy_process_waits_for_nobody() {
                 until("the message", || rig.server.recv.dequeue().is_ok());
                 assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
                 rounds.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                rig.server.evd(EvdFlags::CONNECTION).free().unwrap();
             }
         });
         let mut then = 0;

@@ -48,6 +48,8 @@ use crate::{
     wr::{Data, Wr},
 };
 
+pub use crate::uar::{HeldRegisters, hold_registers};
+
 mod batch;
 mod chain;
 mod list;

@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -75,6 +75,20 @@ const DOORBELLS_ONLY: u64 = 1 << 62;
 
 /// Every send register of the process that queues of this crate use, by address.
 static REGISTERS: Mutex<BTreeMap<usize, Weak<RegisterUse>>> = Mutex::new(BTreeMap::new());
+
+/// The list of the process's send registers, locked until this is dropped; see [`hold_registers`].
+#[derive(Debug)]
+pub struct HeldRegisters {
+    _registers: MutexGuard<'static, BTreeMap<usize, Weak<RegisterUse>>>,
+}
+
+/// Locks the list of send registers, which is the only lock that all queues of the process share: a
+/// send queue is looked up there when it is taken over. A thread that forks holds this from before
+/// the fork until after it in both processes, so that the child can take over queues of its own.
+#[must_use]
+pub fn hold_registers() -> HeldRegisters {
+    HeldRegisters { _registers: REGISTERS.lock().unwrap_or_else(PoisonError::into_inner) }
+}
 
 /// The use of the register at this address. A second user makes the register doorbell-only.
 fn register_use(address: usize, doorbell_only: bool) -> Arc<RegisterUse> {
@@ -226,5 +240,46 @@ impl SendRegister {
         let other = self.half.as_ptr().map_addr(|address| address ^ distance);
         // SAFETY: the address of a half of a register, which is not null.
         self.half = unsafe { NonNull::new_unchecked(other) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    /// Another thread takes over queues all the time; a child takes one over for itself.
+    #[test]
+    fn a_child_can_take_over_a_queue() {
+        const FORKS: usize = 500;
+        let stop = AtomicBool::new(false);
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    drop(register_use(0x100, false));
+                }
+            });
+            let fork = || {
+                let held = hold_registers();
+                // SAFETY: the child leaves by _exit or by the signal of its alarm. It allocates,
+                // which glibc allows in the child of a process with threads.
+                unsafe {
+                    let child = libc::fork();
+                    drop(held);
+                    if child == 0 {
+                        libc::alarm(30);
+                        drop(register_use(0x200, false));
+                        libc::_exit(0);
+                    }
+                    let mut status = 0;
+                    assert!(child > 0 && libc::waitpid(child, &raw mut status, 0) == child);
+                    libc::WIFEXITED(status)
+                }
+            };
+            let ended = (0..FORKS).take_while(|_| fork()).count();
+            stop.store(true, Relaxed);
+            ended
+        });
+        assert_eq!(ended, FORKS, "children that ended");
     }
 }

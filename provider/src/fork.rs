@@ -50,6 +50,8 @@ struct Known {
 pub(crate) enum Part {
     /// The handles of C programs.
     Handles,
+    /// The send registers that the direct path rings.
+    SendRegisters,
     /// The LMRs by their contexts.
     Lmrs,
     /// The replies to datagram requests.
@@ -68,7 +70,7 @@ struct Shared {
 }
 
 /// The handlers, by [`Part`].
-static SHARED: Mutex<{ rank::TABLE }, [Option<Shared>; 4]> = Mutex::new([None; 4]);
+static SHARED: Mutex<{ rank::TABLE }, [Option<Shared>; 5]> = Mutex::new([None; 5]);
 
 static KNOWN: Mutex<{ rank::TABLE }, Known> = Mutex::new(Known { all: Vec::new(), sweep: 0 });
 
@@ -129,6 +131,8 @@ extern "C" fn before() {
     let mut held: Vec<Box<dyn Any>> = shared.iter().flatten().flat_map(|part| (part.hold)()).collect();
     held.push(Box::new(KNOWN.hold()));
     held.push(Box::new(shared));
+    // The innermost: a thread that locks a biased lock may hold any other lock.
+    held.push(Box::new(biased_lock::hold_shared_locks()));
     HELD.with(|all| all.replace(held));
 }
 
@@ -138,6 +142,7 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     drop(HELD.take());
+    biased_lock::forget_parked();
     let inherited = std::mem::take(&mut *known()).all;
     for object in inherited.iter().filter_map(Weak::upgrade) {
         IS_CHILD.store(true, Ordering::Relaxed);

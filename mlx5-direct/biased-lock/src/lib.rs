@@ -76,6 +76,14 @@
 //! or of `slow`), which the next user reads with acquire before it enters; an owner that enters
 //! again by the fast path was the last user.
 //!
+//! # Forks
+//!
+//! A child has one thread, and a lock that another thread held at the time of the fork stays held
+//! there: the child makes it new by [`BiasedMutex::force_unlock`] or [`BiasedLock::forget`]. The
+//! crate itself makes no child wait if the thread that forks holds [`hold_shared_locks`] meanwhile.
+//! In the child it should call [`forget_parked`]. Threads that are parked are in a list of the
+//! kernel's, not in one of the process that a thread may have locked.
+//!
 //! `tests/model.rs` explores the protocol with loom and says what the model covers.
 
 mod door;
@@ -90,5 +98,5 @@ mod tests;
 pub use self::door::Door;
 pub use self::lock::{BiasedLock, LockError};
 pub use self::mutex::BiasedMutex;
-pub use self::platform::{SharedLocks, hold_shared_locks, is_u32, prepare, visit_only};
+pub use self::platform::{SharedLocks, forget_parked, hold_shared_locks, is_u32, prepare, visit_only};
 pub use self::raw::{Guard, OwnerGuard, OwnerPass};

@@ -1,13 +1,13 @@
 //! What the protocol takes from the machine: fences, the thread's number, ways to wait, and a place
 //! for unused biases.
 
-#![expect(unsafe_code, reason = "a system call, a load of the thread pointer, and parked threads")]
+#![expect(unsafe_code, reason = "system calls, and a load of the thread pointer")]
 
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, fence};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::fence;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 // The loom model has a module of this name with loom's.
 pub(super) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
@@ -26,24 +26,34 @@ fn membarrier(command: libc::c_long) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Whether [`heavy_fence`] works in this process.
+/// Whether [`heavy_fence`] works in this process. Threads that ask at the same time may each
+/// register the process, which does no harm; none waits for another, so a child of a fork does not
+/// wait either.
 pub(super) fn has_heavy_fence() -> bool {
-    static REGISTERED: OnceLock<bool> = OnceLock::new();
-    *REGISTERED.get_or_init(|| {
-        let registered = membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED);
-        IS_REGISTERED.store(registered, Relaxed);
-        registered
-    })
+    match REGISTRATION.load(Relaxed) {
+        REGISTERED => true,
+        REFUSED => false,
+        _ => {
+            let registered = membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED);
+            REGISTRATION.store(if registered { REGISTERED } else { REFUSED }, Relaxed);
+            registered
+        }
+    }
 }
 
-/// Whether [`has_heavy_fence`] has answered yes.
-static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+/// 0, [`REGISTERED`] or [`REFUSED`].
+static REGISTRATION: AtomicU32 = AtomicU32::new(0);
+
+/// The kernel executes [`heavy_fence`] for this process.
+const REGISTERED: u32 = 1;
+/// It does not.
+const REFUSED: u32 = 2;
 
 /// For a thread that releases a lock: between the store that releases it and the load of the number
 /// of parked threads. Pairs with [`parking_fence`].
 #[inline(always)]
 pub(super) fn release_fence() {
-    if IS_REGISTERED.load(Relaxed) { light_fence() } else { fence(SeqCst) }
+    if REGISTRATION.load(Relaxed) == REGISTERED { light_fence() } else { fence(SeqCst) }
 }
 
 /// For a thread that will be parked: between the increment of that number and the load that shows
@@ -245,25 +255,46 @@ pub(super) fn pause(rounds: u32) {
     }
 }
 
-/// Sleeps until [`unpark_one`] with this key, unless `still` is false. No thread is woken between
-/// the call of `still` and the sleep.
-pub(super) fn park(key: usize, still: impl Fn() -> bool) {
-    let token = parking_lot_core::DEFAULT_PARK_TOKEN;
-    // SAFETY: the key is the address of an atomic of the caller, which lives meanwhile. `still` is
-    // a load; the other two closures do nothing.
+/// The address of the half of a lock's word that the kernel compares: the low 32 bits.
+fn futex(word: usize) -> usize {
+    word + if cfg!(target_endian = "big") { size_of::<usize>() - size_of::<u32>() } else { 0 }
+}
+
+/// Sleeps until [`unpark_one`] with this word, the ordinary lock of a biased lock, unless the word
+/// is 0. No thread is woken between the kernel's look at the word and the sleep. May return early.
+///
+/// The kernel keeps the list of the threads that sleep (futex(2)). A list in this process would
+/// need a lock, and in the child of a fork that lock may be held by a thread that does not exist.
+pub(super) fn park(word: &AtomicUsize) {
+    let holder = word.load(Relaxed);
+    if holder == 0 {
+        return;
+    }
+    let seen = holder as u32;
+    if seen == 0 {
+        // The ID of a thread whose low half is that of a free lock.
+        std::thread::sleep(Duration::from_millis(1));
+        return;
+    }
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let no_timeout = std::ptr::null::<libc::timespec>();
+    // SAFETY: the kernel reads four bytes of the word, which lives meanwhile, and no timeout.
     unsafe {
-        parking_lot_core::park(key, still, || (), |_, _| (), token, None);
+        libc::syscall(libc::SYS_futex, futex(word.as_ptr() as usize), operation, seen, no_timeout);
     }
 }
 
-/// Wakes one thread that sleeps with this key, if there is one. `extern "C"` so that it does not
-/// unwind: functions that release a lock can then end with a tail call.
+/// Wakes one thread that sleeps with the word at this address, if there is one. `extern "C"` so that
+/// it does not unwind: functions that release a lock can then end with a tail call.
 #[cold]
 #[inline(never)]
-pub(super) extern "C" fn unpark_one(key: usize) {
-    // SAFETY: the key is the address of an atomic of the caller. The closure does nothing.
+pub(super) extern "C" fn unpark_one(word: usize) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel does not access the word, whose lock may be gone: it looks the address up
+    // in the list of sleeping threads. A thread that sleeps at another word with the address of a
+    // lock that is gone wakes early, as any user of a futex must expect.
     unsafe {
-        parking_lot_core::unpark_one(key, |_| parking_lot_core::DEFAULT_UNPARK_TOKEN);
+        libc::syscall(libc::SYS_futex, futex(word), operation, 1);
     }
 }
 
@@ -307,6 +338,12 @@ pub(super) fn keep_biases(biases: &mut dyn Iterator<Item = (usize, AnyBias)>) {
             list.push(bias);
         }
     }
+}
+
+/// For the child of a fork: no thread is parked. Without this call, locks at which threads of the
+/// parent were parked try to wake them whenever they are released, which is slow but does no harm.
+pub fn forget_parked() {
+    PARKED.iter().for_each(|count| count.store(0, Relaxed));
 }
 
 /// What [`hold_shared_locks`] has locked.

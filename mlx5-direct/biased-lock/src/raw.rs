@@ -425,7 +425,7 @@ impl Raw {
                 continue;
             }
             counted.get_or_insert_with(|| Parked::new(self.slow_address()));
-            park(self.slow_address(), || self.slow.load(Ordering::Relaxed) != 0);
+            park(&self.slow);
             spin.reset();
         }
     }
@@ -480,7 +480,7 @@ impl Drop for SlowGuard<'_> {
 struct Parked(&'static AtomicU32);
 
 impl Parked {
-    /// `key` is that of [`park`].
+    /// `key` is the address of the word of [`park`].
     fn new(key: usize) -> Self {
         let count = parked(key);
         count.fetch_add(1, Ordering::Relaxed);

@@ -151,9 +151,9 @@ mod platform {
         }
     }
 
-    pub(crate) fn park(_: usize, still: impl Fn() -> bool) {
+    pub(crate) fn park(word: &AtomicUsize) {
         let mut asleep = self::asleep();
-        if !still() {
+        if word.load(Ordering::Relaxed) == 0 {
             return;
         }
         *asleep = true;

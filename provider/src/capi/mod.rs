@@ -69,7 +69,6 @@ fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
     let mut held = service::hold_shared_locks();
     held.extend(dat_conf::hold_shared_locks());
     held.extend(handles::hold_shared_locks());
-    held.push(Box::new(biased_lock::hold_shared_locks()));
     held.extend(sockaddr::hold_shared_locks());
     held
 }

@@ -3,7 +3,7 @@
 //! puts on its callers are met in this module.
 
 use crate::datapath::request::Request;
-use crate::{Error, Result, ReturnType, Subtype};
+use crate::{Error, Result, ReturnType, Subtype, fork};
 use mlx5_direct::queue_mem::SqCaps;
 use mlx5_direct::wr::AddressVector;
 use mlx5_direct::{DepthError, DvError, LayoutError, dv};
@@ -38,8 +38,10 @@ impl<Q, V> DerefMut for Adopted<Q, V> {
     }
 }
 
-/// Loads libmlx5, so that libibverbs need not load all drivers where every device is an mlx5.
+/// Loads libmlx5, so that libibverbs need not load all drivers where every device is an mlx5. Lets
+/// forks hold the locks of [`mlx5_direct`].
 pub(crate) fn load_driver() {
+    fork::share(fork::Part::SendRegisters, || vec![Box::new(mlx5_direct::sq::hold_registers())], || {});
     if let Err(error) = dv::load_driver() {
         tracing::debug!(%error, "libibverbs loads the drivers of all devices");
     }
