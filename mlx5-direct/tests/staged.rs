@@ -286,6 +286,42 @@ fn an_array_of_segments_is_posted_as_a_slice_of_them() {
     }
 }
 
+/// A chain that was rung goes on as a new one: what is pushed then is rung or taken back alone, with
+/// the fence that the last rung request left to the next one.
+#[test]
+fn a_chain_that_goes_on_leaves_the_queue_as_two_chains_do() {
+    let [mut ours, mut theirs] = [(), ()].map(|()| Queue::new(Transport::Connected));
+    // The ring ends several times.
+    for round in 0..100 {
+        // The first request of every third round changes a key.
+        let first = if round % 3 == 0 { Wr::local_inval(9) } else { Wr::nop() };
+        let mut chain = ours.sq.chain();
+        chain.push(first, 1).unwrap();
+        assert_eq!(chain.ring_now(), 1);
+        assert_eq!((chain.len(), chain.ring_now()), (0, 0));
+        let mut other = theirs.sq.chain();
+        other.push(first, 1).unwrap();
+        assert_eq!(other.ring(), 1);
+        let mut other = theirs.sq.chain();
+        for chain in [&mut chain, &mut other] {
+            chain.push(Wr::send(Inline(b"two")), 2).unwrap();
+            chain.push(Wr::send(Inline(b"three")), 3).unwrap();
+        }
+        if round % 4 == 0 {
+            assert_eq!((chain.ring(), other.ring()), (2, 2));
+        } else {
+            drop((chain, other));
+        }
+        assert_eq!(ours.contents(), theirs.contents(), "round {round}");
+        for queue in [&mut ours, &mut theirs] {
+            queue.sq.post(Wr::send(Inline(b"next")).signalled(), 4).unwrap();
+            let last = queue.sq.outstanding().last().unwrap().0;
+            assert_eq!(queue.sq.complete(last).unwrap().cookie, 4);
+        }
+        assert_eq!(ours.contents(), theirs.contents(), "round {round}");
+    }
+}
+
 #[test]
 fn random_batches_leave_the_queue_as_chains_do() {
     let mut seed = 7_u64;

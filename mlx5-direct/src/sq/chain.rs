@@ -100,29 +100,55 @@ impl<C: Cookie> Chain<'_, C> {
     }
 
     /// The number of requests in the chain.
+    #[inline(always)]
     pub fn len(&self) -> u32 {
         (self.sq.at().wrapping_sub(self.first) >> REQUEST_SHIFT) as u32
     }
 
     /// Whether the chain has no requests.
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Hands all requests to the device; returns how many. A single request goes by BlueFlame.
     #[inline(always)]
-    pub fn ring(self) -> u32 {
+    pub fn ring(mut self) -> u32 {
+        self.ring_now()
+    }
+
+    /// As [`ring`](Self::ring). The chain is then empty, and takes further requests. Faster than
+    /// `ring` where the compiler would copy the chain for it.
+    ///
+    /// ```
+    /// # use mlx5_direct::{Sq, SqLayout, wr::{Inline, Wr}};
+    /// # let (layout, _device) = SqLayout::on_heap(64, 16)?;
+    /// # let mut sq = Sq::new(layout);
+    /// let mut chain = sq.chain();
+    /// chain.push(Wr::send(Inline(b"one")), 1)?;
+    /// assert_eq!(chain.ring_now(), 1);
+    /// chain.push(Wr::send(Inline(b"two")), 2)?;
+    /// // Takes back the second request only.
+    /// drop(chain);
+    /// assert_eq!(sq.posted(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn ring_now(&mut self) -> u32 {
         let n = self.len();
         if n > 0 {
             self.sq.publish(self.first, block(self.last));
+            (self.first, self.fence_due) = (self.sq.at(), self.sq.fence_due);
         }
-        core::mem::forget(self);
         n
     }
 }
 
 impl<C: Cookie> Drop for Chain<'_, C> {
+    #[inline(always)]
     fn drop(&mut self) {
-        self.sq.take_back(self.first, self.fence_due);
+        if !self.is_empty() {
+            self.sq.take_back(self.first, self.fence_due);
+        }
     }
 }

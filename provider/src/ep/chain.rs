@@ -269,9 +269,10 @@ impl EpInner {
         requests: &[ChainRequest<'_>],
         last: Option<PoolSend<'_>>,
     ) -> Result<(), ChainError> {
-        match self.pair.post_ones(requests, last.as_ref()) {
-            Some(posted) => posted,
-            None => self.post_checked_chain(requests, last),
+        if self.pair.post_ones(requests, last.as_ref())? {
+            Ok(())
+        } else {
+            self.post_checked_chain(requests, last)
         }
     }
 

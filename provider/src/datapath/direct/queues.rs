@@ -91,8 +91,8 @@ impl Ones<'_> {
 
     /// Hands the requests to the device.
     #[inline(always)]
-    pub(crate) fn ring(self) {
-        self.chain.ring();
+    pub(crate) fn ring(&mut self) {
+        self.chain.ring_now();
     }
 }
 

@@ -36,23 +36,28 @@ impl Sums {
 impl QueuePair {
     /// Posts a chain of Sends and RDMA Writes of one segment each, whose LMRs `QueueLmrs` finds, with
     /// [`FAST_FLAGS`] at most, at the end a Send from the pool that the EP has sent
-    /// from last, and with room for all. Otherwise returns `None` without posting; then
+    /// from last, and with room for all. Otherwise returns `Ok(false)` without posting; then
     /// [`EpInner::post_checked_chain`](crate::ep::EpInner) posts, or gives the error.
+    ///
+    /// # Errors
+    /// The device has refused a request, and those before it are posted.
     #[inline(never)]
     pub(super) fn post_ones(
         &self,
         requests: &[ChainRequest<'_>],
         last: Option<&PoolSend<'_>>,
-    ) -> Option<Result<(), ChainError>> {
+    ) -> Result<bool, ChainError> {
         let mut locked = self.requests.lock();
         let count = requests.len() + usize::from(last.is_some());
         if count > Ep::MAX_CHAIN.min(locked.ring.room()) {
-            return None;
+            return Ok(false);
         }
         match locked.queue {
-            SendQueue::Direct(_) => locked.post_ones(requests, last).map(Ok),
-            SendQueue::Verbs(_) if count <= MOST_BY_VERBS => locked.post_ones_by_verbs(requests, last),
-            SendQueue::Verbs(_) => None,
+            SendQueue::Direct(_) => Ok(locked.post_ones(requests, last).is_some()),
+            SendQueue::Verbs(_) if count <= MOST_BY_VERBS => {
+                locked.post_ones_by_verbs(requests, last).map_or(Ok(false), |posted| posted.map(|()| true))
+            }
+            SendQueue::Verbs(_) => Ok(false),
         }
     }
 }
