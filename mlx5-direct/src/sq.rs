@@ -335,7 +335,7 @@ impl<C: Cookie> Sq<C> {
         }
         let block = block(self.at());
         let fence = if wr.is_fenced() { flag::FENCE } else { self.fence_due };
-        self.set_fence_due(if wr.changes_key() { flag::SMALL_FENCE } else { 0 });
+        let fence_due = if wr.changes_key() { flag::SMALL_FENCE } else { 0 };
         let [first, second] = self.ctrl_words(&wr, units, block);
         let ctrl = [first, second | flags_word(fence)];
         let qpn = self.qpn();
@@ -346,6 +346,8 @@ impl<C: Cookie> Sq<C> {
         let after = self.at().wrapping_add(REQUEST + u64::from(blocks));
         self.ring.set_posted(block, Posted { cookie, after });
         self.ring.set_position(after);
+        // Changes together with the position: an empty chain has nothing to take back.
+        self.set_fence_due(fence_due);
         Ok(())
     }
 

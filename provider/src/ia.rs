@@ -3,7 +3,7 @@
 mod counters;
 mod create;
 
-use crate::datapath::direct::load_driver;
+use crate::datapath::direct;
 use crate::defaults::Defaults;
 use crate::device::{Class, Device, IaSettings};
 use crate::evd::EvdInner;
@@ -95,7 +95,8 @@ impl Ia {
         headroom()?;
         // Before the libraries below start threads.
         biased_lock::prepare();
-        load_driver();
+        direct::share();
+        direct::load_driver();
         let Ok(selector) = name.parse::<Selector>();
         let (context, port, address) = Context::open_selected(&selector).map_err(not_found)?;
         // A link-local address is valid only on its own link, and the connection manager does not

@@ -78,11 +78,12 @@
 //!
 //! # Forks
 //!
-//! A child has one thread, and a lock that another thread held at the time of the fork stays held
-//! there: the child makes it new by [`BiasedMutex::force_unlock`] or [`BiasedLock::forget`]. The
-//! crate itself makes no child wait if the thread that forks holds [`hold_shared_locks`] meanwhile.
-//! In the child it should call [`forget_parked`]. Threads that are parked are in a list of the
-//! kernel's, not in one of the process that a thread may have locked.
+//! The child of a fork has one thread, and a lock that another thread held at the time of the fork
+//! stays held there: the child frees it by [`BiasedMutex::force_unlock`] or [`BiasedLock::forget`].
+//! The crate has one lock of its own, around the list of unused biases. The thread that forks holds
+//! it by [`hold_shared_locks`] from before the fork until after it, in both processes. Then the child
+//! calls [`forget_parked`]. Parked threads sleep in futex(2), so the list of them is the kernel's,
+//! and no thread of the parent can hold a lock on it.
 //!
 //! `tests/model.rs` explores the protocol with loom and says what the model covers.
 

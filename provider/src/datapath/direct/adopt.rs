@@ -38,10 +38,13 @@ impl<Q, V> DerefMut for Adopted<Q, V> {
     }
 }
 
-/// Loads libmlx5, so that libibverbs need not load all drivers where every device is an mlx5. Lets
-/// forks hold the locks of [`mlx5_direct`].
-pub(crate) fn load_driver() {
+/// Lets forks hold the lock of [`mlx5_direct`] that all send queues share.
+pub(crate) fn share() {
     fork::share(fork::Part::SendRegisters, || vec![Box::new(mlx5_direct::sq::hold_registers())], || {});
+}
+
+/// Loads libmlx5, so that libibverbs need not load all drivers where every device is an mlx5.
+pub(crate) fn load_driver() {
     if let Err(error) = dv::load_driver() {
         tracing::debug!(%error, "libibverbs loads the drivers of all devices");
     }

@@ -22,7 +22,7 @@ mod queues;
 mod slots;
 mod srq;
 
-pub(crate) use self::adopt::{create_qp, load_driver, unsupported_reason};
+pub(crate) use self::adopt::{create_qp, load_driver, share, unsupported_reason};
 pub(crate) use self::cq::{DirectCqs, evd_of};
 pub(crate) use self::queues::{DirectReceives, DirectSends, MOST_IN_BLOCK};
 pub(crate) use self::srq::{DirectPoster, DirectSrq, MAX_DEPTH};

@@ -34,13 +34,13 @@ impl Sums {
 }
 
 impl QueuePair {
-    /// Posts a chain of Sends and RDMA Writes of one segment each, whose LMRs `QueueLmrs` finds, with
-    /// [`FAST_FLAGS`] at most, at the end a Send from the pool that the EP has sent
-    /// from last, and with room for all. Otherwise returns `Ok(false)` without posting; then
-    /// [`EpInner::post_checked_chain`](crate::ep::EpInner) posts, or gives the error.
+    /// Posts a chain of Sends and RDMA Writes of one segment each, if `QueueLmrs` finds their LMRs,
+    /// they have no flags but [`FAST_FLAGS`], a Send from a pool at the end is from the pool that the
+    /// EP has sent from last, and the queue has room for all. Otherwise returns false without
+    /// posting; then [`EpInner::post_checked_chain`](crate::ep::EpInner) posts, or gives the error.
     ///
     /// # Errors
-    /// The device has refused a request, and those before it are posted.
+    /// The device has refused a request; those before it are posted.
     #[inline(never)]
     pub(super) fn post_ones(
         &self,
