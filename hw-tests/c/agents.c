@@ -363,9 +363,51 @@ TEST(agent_may_not_free_what_its_own_call_uses)
     OK(dat_cno_free(cno));
 }
 
+/* An agent that keeps the progress thread of side a until it is told to return. */
+static int progress_is_kept;
+
+static void waiting_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
+{
+    long long end = now_ms() + LONG_TIME / 1000;
+    DAT_EVENT event;
+
+    (void)data;
+    while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS)
+        ;
+    __atomic_add_fetch(&agent_entered, 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&progress_is_kept, __ATOMIC_ACQUIRE) && now_ms() < end)
+        poll(NULL, 0, 1);
+    __atomic_add_fetch(&agent_called, 1, __ATOMIC_RELEASE);
+}
+
+/* Keeps the progress thread of side a in such an agent, until the test lets it go. */
+static void keep_progress(void)
+{
+    DAT_OS_WAIT_PROXY_AGENT waiting = {NULL, waiting_agent};
+    DAT_SRQ_HANDLE other = srq_of(&a, 4);
+    DAT_EVD_HANDLE recv;
+    DAT_CNO_HANDLE keeps;
+    struct pair kept;
+
+    OK(dat_cno_create(a.ia, waiting, &keeps));
+    OK(dat_evd_create(a.ia, 16, keeps, DAT_EVD_DTO_FLAG, &recv));
+    kept = joined(ep_on(&a, other, recv, NULL), plain_ep(&b));
+    fill(other, 8, 4);
+    agent_entered = agent_called = 0;
+    progress_is_kept = 1;
+    SEND(kept, 8);
+    until(&agent_entered, 1);
+}
+
+static void let_progress_go(void)
+{
+    __atomic_store_n(&progress_is_kept, 0, __ATOMIC_RELEASE);
+    until(&agent_called, 1);
+}
+
 /* The same for an SRQ: this call raises the event of the low watermark itself, and the agent frees
- * the SRQ or changes it. The device tells of the watermark as well, so the progress thread may be
- * first. Its agent does nothing, and the test begins anew. */
+ * the SRQ or changes it. The device tells of the watermark as well; the progress thread would be first
+ * if another agent did not keep it. */
 static pthread_t agents_caller;
 static int agent_is_inside;
 
@@ -397,19 +439,15 @@ TEST(agent_may_not_free_the_srq_whose_low_watermark_is_set)
     agent_asks = agent_answer = agent_frees_it = agent_closes_it = 77;
     OK(dat_cno_create(a.ia, agent, &cno));
     OK(dat_evd_modify_cno(a.async, cno));
-    for (int tries = 0;; tries++) {
-        srq = srq_of(&a, 8);
-        fill(srq, 0, 2);
-        agent_acted = 0;
-        agent_sets = srq;
-        OK(dat_srq_set_lw(srq, 3));
-        until(&agent_acted, 1);
-        OK(dat_evd_dequeue(a.async, &event));
-        if (agent_is_inside || tries == 200)
-            break;
-        OK(dat_srq_free(srq));
-    }
-    CHECK(agent_is_inside);
+    srq = srq_of(&a, 8);
+    fill(srq, 0, 2);
+    keep_progress();
+    agent_acted = 0;
+    agent_sets = srq;
+    OK(dat_srq_set_lw(srq, 3));
+    CHECK(agent_acted == 1 && agent_is_inside);
+    OK(dat_evd_dequeue(a.async, &event));
+    let_progress_go();
     EXPECT(ERROR(DAT_INVALID_STATE, 0), agent_asks);
     EXPECT(ERROR(DAT_INVALID_STATE, 0), agent_answer);
     EXPECT(ERROR(DAT_INVALID_STATE, 0), agent_frees_it);
@@ -420,23 +458,6 @@ TEST(agent_may_not_free_the_srq_whose_low_watermark_is_set)
     CHECK(param.low_watermark == 3 && param.available_dto_count == 2);
     OK(dat_srq_free(srq));
     OK(dat_cno_free(cno));
-}
-
-/* An agent that keeps the progress thread of side a until it is told to return. */
-static int progress_is_kept;
-
-static void waiting_agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
-{
-    long long end = now_ms() + LONG_TIME / 1000;
-    DAT_EVENT event;
-
-    (void)data;
-    while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS)
-        ;
-    __atomic_add_fetch(&agent_entered, 1, __ATOMIC_RELEASE);
-    while (__atomic_load_n(&progress_is_kept, __ATOMIC_ACQUIRE) && now_ms() < end)
-        poll(NULL, 0, 1);
-    __atomic_add_fetch(&agent_called, 1, __ATOMIC_RELEASE);
 }
 
 /* An agent that runs inside a post to this SRQ. */
@@ -468,17 +489,11 @@ static void agent_of_a_post(DAT_PVOID data, DAT_EVD_HANDLE evd)
  * be first if another agent did not keep it. Returns the answer to the post. */
 static DAT_RETURN post_that_runs_an_agent(DAT_SRQ_HANDLE srq, int frees)
 {
-    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, agent_of_a_post}, waiting = {NULL, waiting_agent};
-    DAT_SRQ_HANDLE other = srq_of(&a, 4);
-    DAT_EVD_HANDLE recv;
-    DAT_CNO_HANDLE cno, keeps;
-    struct pair kept, pair;
+    DAT_OS_WAIT_PROXY_AGENT agent = {NULL, agent_of_a_post};
+    DAT_CNO_HANDLE cno;
+    struct pair pair;
     DAT_RETURN answer;
 
-    OK(dat_cno_create(a.ia, waiting, &keeps));
-    OK(dat_evd_create(a.ia, 16, keeps, DAT_EVD_DTO_FLAG, &recv));
-    kept = joined(ep_on(&a, other, recv, NULL), plain_ep(&b));
-    fill(other, 8, 4);
     pair = joined(ep_on(&a, srq, DAT_HANDLE_NULL, NULL), plain_ep(&b));
     fill(srq, 0, 4);
     OK(dat_cno_create(a.ia, agent, &cno));
@@ -486,19 +501,16 @@ static DAT_RETURN post_that_runs_an_agent(DAT_SRQ_HANDLE srq, int frees)
     OK(dat_ep_set_watermark(pair.server, 0, -1));
 
     agents_caller = pthread_self();
-    agent_entered = agent_called = agent_acted = 0;
+    agent_acted = 0;
     agent_asks = agent_answer = agent_closes_it = agent_frees_it = 77;
     agent_sets = srq;
     agent_frees = frees ? pair.server : DAT_HANDLE_NULL;
-    progress_is_kept = 1;
-    SEND(kept, 8);
-    until(&agent_entered, 1);
+    keep_progress();
     for (int i = 0; i < 4; i++)
         SEND(pair, 8);
     answer = post(srq, 4, ROOM);
     CHECK(agent_acted == 1 && agent_is_inside);
-    __atomic_store_n(&progress_is_kept, 0, __ATOMIC_RELEASE);
-    until(&agent_called, 1);
+    let_progress_go();
     OK(dat_evd_modify_cno(a.async, DAT_HANDLE_NULL));
     OK(dat_cno_free(cno));
     return answer;
