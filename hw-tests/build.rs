@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const INSTALLED: &str = "/usr/include/dat2/udat.h";
 
@@ -24,14 +25,12 @@ fn dat2(out: &Path, ours: &Path) {
     let only_ours = !Path::new(INSTALLED).exists()
         || std::env::var_os("DOORBELL_LIBDAT2").is_some_and(|which| which == "ours");
     let names = programs("c");
-    for name in &names {
-        let mut cc = cc(&format!("c/{name}.c"), &out.join(name));
+    compile("c", &names, out, |cc| {
         if only_ours {
             cc.arg("-I../provider/dat2/include").arg(format!("-L{}", ours.display()));
         }
         cc.args(["-ldat2", "-ldl"]);
-        assert!(cc.status().is_ok_and(|status| status.success()), "c/{name}.c does not compile");
-    }
+    });
     println!("cargo::rustc-env=DOORBELL_C_PROGRAMS={}", out.display());
     println!("cargo::rustc-env=DOORBELL_C_NAMES={}", names.join(" "));
     println!("cargo::rustc-env=DOORBELL_OUR_LIBDAT2={}", ours.display());
@@ -55,12 +54,10 @@ fn dat12(out: &Path) {
     println!("cargo::rerun-if-changed=../provider/dat12");
     library("dat12", out);
     let names = programs("c12");
-    for name in &names {
-        let mut cc = cc(&format!("c12/{name}.c"), &out.join(name));
+    compile("c12", &names, out, |cc| {
         cc.arg("-I../provider/dat12/include").arg(format!("-L{}", out.display()));
         cc.args(["-ldat", &format!("-Wl,-rpath,{}", out.display())]);
-        assert!(cc.status().is_ok_and(|status| status.success()), "c12/{name}.c does not compile");
-    }
+    });
     println!("cargo::rustc-env=DOORBELL_C12_PROGRAMS={}", out.display());
     println!("cargo::rustc-env=DOORBELL_C12_NAMES={}", names.join(" "));
 }
@@ -73,6 +70,23 @@ fn programs(folder: &str) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// Compiles the programs of a folder, as many at a time as the machine has processors.
+fn compile(folder: &str, names: &[String], out: &Path, options: impl Fn(&mut Command) + Sync) {
+    let next = AtomicUsize::new(0);
+    let some = || {
+        while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut cc = cc(&format!("{folder}/{name}.c"), &out.join(name));
+            options(&mut cc);
+            assert!(cc.status().is_ok_and(|status| status.success()), "{folder}/{name}.c does not compile");
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(some);
+        }
+    });
 }
 
 fn cc(source: &str, program: &Path) -> Command {
