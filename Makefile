@@ -1,9 +1,12 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test soak judges hw-test bench lint doc book package release deb deb-test arm64 libraries install clean
+.PHONY: help setup build run test test-all test-rest soak judges hw-test bench lint doc book package release deb deb-test arm64 libraries install clean
 
 # An RDMA device of this machine, in place of the software devices.
 DEVICE ?=
+
+# For make test: a text in the names of the tests to run; all of `make test` otherwise.
+TEST ?=
 
 # A second one, for make hw-test.
 PEER ?=
@@ -17,13 +20,17 @@ JUDGE ?=
 # With any value, `make bench` takes seconds instead of minutes.
 QUICK ?=
 
+# Continuous integration does not change lock files.
+locked := $(if $(CI),--locked)
+run_tests := cargo run --quiet $(locked) -p doorbell-test-runner --
+
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 echo := $(abspath $(target_dir))/release/doorbell-echo
 
 # libdoorbell.so as it is installed and measured: with link-time optimisation. cargo does that only if it
 # builds the crate as a C library and not as a Rust library as well, hence a separate build.
 dat_library := $(target_dir)/lto/release/libdoorbell.so
-build_dat_library := cargo rustc --release -p doorbell --lib --crate-type cdylib \
+build_dat_library := cargo rustc $(locked) --release -p doorbell --lib --crate-type cdylib \
 	--config 'profile.release.lto="fat"' --config profile.release.codegen-units=1 --target-dir "$(target_dir)/lto"
 
 # The folders of make install. DESTDIR is put in front of each.
@@ -49,13 +56,13 @@ dat2 = $(MAKE) -C provider/dat2 OUT="$(abspath $(target_dir))/dat2"
 DAT2 ?= $(if $(wildcard $(foreach dir,/usr/lib /usr/lib64 /usr/lib/*-linux-gnu,$(dir)/libdat2.so.2)),0,1)
 
 build: setup ## build everything, optimised
-	cargo build --release --workspace
+	cargo build $(locked) --release --workspace
 	$(build_dat_library)
 	$(dat12)
 	$(dat2)
 
 run: setup ## the echo server and client on the software mlx5 device (DEVICE=rxe: on rxe in the test machine; DEVICE=mlx5_0: on a device of this machine)
-	cargo build --release -p doorbell-hw-tests --bin doorbell-echo -p mlx5-emu
+	cargo build $(locked) --release -p doorbell-hw-tests --bin doorbell-echo -p mlx5-emu
 ifeq ($(DEVICE),)
 	hw-tests/with-emu '"$(echo)" pair --server-device mlx5_0 --client-device mlx5_0 --messages 5000'
 else ifeq ($(DEVICE),rxe)
@@ -64,8 +71,16 @@ else
 	"$(echo)" pair --server-device $(DEVICE) --client-device $(DEVICE)
 endif
 
-test: setup ## all tests; those on devices on rxe and on the software mlx5 device (DEVICE=mlx5_0: on a device of this machine)
-	hw-tests/run-tests $(DEVICE)
+test: setup ## tests of every part, in ten minutes (TEST=r97: those of that name, on each device; DEVICE=mlx5_0: on a device of this machine)
+	$(run_tests) $(if $(TEST),one '$(TEST)',short) $(DEVICE)
+
+test-all: setup ## all tests, in half an hour (DEVICE=mlx5_0: on a device of this machine)
+	@.ci/setup.sh judges
+	$(run_tests) all $(DEVICE)
+
+test-rest: setup ## what test-all runs beside the tests of test
+	@.ci/setup.sh judges
+	$(run_tests) rest $(DEVICE)
 
 soak: setup ## the long forms of tests: minutes to hours (PART=fuzz: one of hw-tests/soak.d)
 	hw-tests/soak $(PART)
@@ -79,17 +94,17 @@ hw-test: setup ## everything on an mlx5 device of this machine, in one report (D
 	QUICK=$(QUICK) DAT_LIBRARY="$(dat_library)" hw-tests/hw-test $(DEVICE) $(PEER)
 
 bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the software device (QUICK=1: in seconds; DEVICE=mlx5_0: on a device of this machine)
-	cargo build --release -p doorbell -p mlx5-emu -p doorbell-benches -p doorbell-verbs
+	cargo build $(locked) --release -p doorbell -p mlx5-emu -p doorbell-benches -p doorbell-verbs
 	$(build_dat_library)
 	"$(target_dir)/release/compare" --libdoorbell "$(dat_library)" $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE)) --out target/bench/report.json
 
 lint: setup ## format and clippy
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	cargo clippy -p doorbell -p mlx5-direct --features doorbell/tokio,mlx5-direct/tokio -- -D warnings
+	cargo clippy $(locked) --workspace --all-targets -- -D warnings
+	cargo clippy $(locked) -p doorbell -p mlx5-direct --features doorbell/tokio,mlx5-direct/tokio -- -D warnings
 
 doc: setup ## the documentation, in target/doc
-	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+	RUSTDOCFLAGS='-D warnings' cargo doc $(locked) --workspace --no-deps
 
 book: ## the book, in target/book (installs mdBook in target/tools)
 	[ -x "$(target_dir)/tools/bin/mdbook" ] || cargo install --quiet --locked --no-default-features --root "$(target_dir)/tools" --version 0.4.52 mdbook
@@ -116,7 +131,7 @@ deb-test: deb ## the packages installed, used on the software device and purged 
 	hw-tests/packages
 
 libraries: ## what make install installs, optimised
-	cargo build --release -p doorbell -p doorbell-verbs -p mlx5-direct-c --lib --bins
+	cargo build $(locked) --release -p doorbell -p doorbell-verbs -p mlx5-direct-c --lib --bins
 	$(build_dat_library)
 	$(dat12)
 	$(dat2)
@@ -124,7 +139,7 @@ libraries: ## what make install installs, optimised
 # The PATH of sudo often has no cargo. Then what `make libraries` built is installed.
 install: ## the provider for libdat2, its tools, doorbell-run with its library, mlx5-direct for C, example lines for dat.conf, the man pages; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
 	if command -v cargo >/dev/null; then \
-		cargo build --release -p doorbell -p doorbell-verbs -p mlx5-direct-c --lib --bins && $(build_dat_library); \
+		cargo build $(locked) --release -p doorbell -p doorbell-verbs -p mlx5-direct-c --lib --bins && $(build_dat_library); \
 	elif [ ! -e "$(dat_library)" ]; then \
 		echo 'make install: no cargo on the PATH of this user, and nothing built: run make libraries first' >&2; exit 1; \
 	fi
