@@ -128,7 +128,7 @@ impl Run {
 
 /// The load of jobs that run at the same time. More would break tests with limits of time.
 pub(crate) fn processors() -> f64 {
-    std::thread::available_parallelism().map_or(2, usize::from).max(2) as f64
+    std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8) as f64
 }
 
 fn everything(run: &Run, forms: &[Form], device: Option<&str>) -> Result<bool> {
