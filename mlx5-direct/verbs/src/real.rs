@@ -14,18 +14,18 @@ use doorbell_sys::{
 };
 use mlx5_direct::dv::abi::{DvObj, DvQpInit};
 
-/// The next function with this name in the search order of the dynamic linker; for a function of
-/// libmlx5, which libibverbs loads by itself, the function of the loaded library.
+/// The next function with this name in the search order of the dynamic linker. A program may have
+/// loaded the libraries outside the global scope, as plug-ins do, and libibverbs loads libmlx5 so:
+/// then the function of the loaded library.
 fn find(name: &CStr) -> *mut c_void {
     // SAFETY: a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    if !found.is_null() || !name.to_bytes().starts_with(b"mlx5dv_") {
-        return found;
-    }
-    // SAFETY: C strings; a library that is loaded already. The handle keeps it loaded.
+    let library = if name.to_bytes().starts_with(b"mlx5dv_") { c"libmlx5.so.1" } else { c"libibverbs.so.1" };
+    // SAFETY: C strings; a library that is loaded already. The handle keeps it loaded, also if the
+    // function was found before.
     unsafe {
-        let libmlx5 = libc::dlopen(c"libmlx5.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        if libmlx5.is_null() { ptr::null_mut() } else { libc::dlsym(libmlx5, name.as_ptr()) }
+        let library = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if found.is_null() && !library.is_null() { libc::dlsym(library, name.as_ptr()) } else { found }
     }
 }
 

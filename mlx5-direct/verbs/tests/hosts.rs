@@ -1,0 +1,76 @@
+//! Programs that reach libibverbs otherwise than by linking to it, on the software device: the
+//! library takes their objects over, too. The programs are in C (`hosts/`).
+#![allow(missing_docs)]
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+#[path = "../../../hw-tests/mlx5-emu/tests/common/pairs.rs"]
+#[allow(dead_code, reason = "pairs of programs are tested elsewhere")]
+mod pairs;
+#[path = "../../../hw-tests/mlx5-emu/tests/common/programs.rs"]
+mod programs;
+
+/// From this package's folder.
+const WITH_EMU: &str = "../../hw-tests/with-emu";
+const RUN: &str = env!("CARGO_BIN_EXE_doorbell-run");
+
+type Outcome = Result<Completion, Failed>;
+
+/// Compiles a C program of `hosts/`, or a library with `-shared`, and returns its path.
+fn compiled(source: &str, name: &str, options: &[&str]) -> Result<PathBuf, Failed> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hosts");
+    std::fs::create_dir_all(&folder)?;
+    let program = folder.join(name);
+    let output = Command::new("cc")
+        .args(["-O1", "-Wall", "-Werror", "-o"])
+        .arg(&program)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts").join(source))
+        .args(options)
+        .output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
+    Ok(program)
+}
+
+/// Runs a command without and with the library, which then has to take over all of its CQs and this
+/// many QPs.
+fn both(command: &str, qps: u32) -> Outcome {
+    let without = pairs::with_emu(&format!("timeout 60 {command}"))?;
+    if without != "fine\n" {
+        return Err(without.into());
+    }
+    let with = pairs::with_emu(&format!("timeout 60 {RUN} --stats {command}"))?;
+    let cqs = qps / 2;
+    let wanted = format!("{cqs} of {cqs} CQs, 0 of 0 SRQs, {qps} of {qps} QPs; refused: 0");
+    if !with.starts_with("fine\n") || !with.contains(&wanted) {
+        return Err(with.into());
+    }
+    Ok(Completion::Completed)
+}
+
+/// A plug-in has libibverbs, the program has not, and the plug-in is not in the global scope. The
+/// second round is that of a plug-in that was unloaded and is loaded again.
+fn plugin() -> Outcome {
+    let plugin = compiled("plugin.c", "plugin.so", &["-shared", "-fPIC", "-libverbs"])?;
+    let host = compiled("loads_plugin.c", "loads_plugin", &[])?;
+    both(&format!("{} {}", host.display(), plugin.display()), 4)
+}
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(1));
+    let has_cc = programs::installed("cc");
+    let test = |name: &str, test: fn() -> Outcome| {
+        Trial::ignorable_test(name, move || {
+            if has_cc { test() } else { Ok(Completion::ignored_with("cc is not installed")) }
+        })
+    };
+    let trials = vec![test("objects_of_a_plug_in_are_taken_over", plugin)];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

@@ -1,0 +1,7 @@
+/* A plug-in that uses libibverbs. */
+#include "pair.h"
+
+void run(void)
+{
+    exchange();
+}
