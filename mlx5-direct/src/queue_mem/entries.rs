@@ -338,10 +338,15 @@ impl Cq {
     /// segments of the receive, such as [`Rq::segments`](crate::Rq::segments). Call this before the
     /// next poll. Returns the bytes copied.
     ///
+    /// The bytes of a segment with address 0 are dropped, and count as copied. Pass a segment so
+    /// whose region is that of `ibv_alloc_null_mr`: the device drops what it writes there, whatever
+    /// the address. Pass a segment of a region with addresses of its own (`ibv_reg_mr_iova`) with
+    /// the address that the memory has in this process.
+    ///
     /// # Safety
     ///
-    /// The segments' addresses are valid for writes in this process, and nobody else uses that
-    /// memory meanwhile.
+    /// The segments' addresses, except 0, are valid for writes in this process, and nobody else
+    /// uses that memory meanwhile.
     pub unsafe fn deliver(
         &self,
         scattered: &ScatteredRecv,
@@ -375,18 +380,36 @@ impl Cq {
 /// Maximum number of bytes that an entry holds in addition to its fields.
 const MOST_SCATTERED: usize = 64;
 
-/// Writes bytes into segments, one segment after the other, as far as there is room.
+/// Writes bytes into segments, one segment after the other, as far as there is room. Drops those of
+/// a segment with address 0.
 ///
 /// # Safety
 ///
-/// The segments' addresses are valid for writes.
+/// The segments' addresses, except 0, are valid for writes.
 unsafe fn spread(mut bytes: &[u8], into: impl IntoIterator<Item = DataSeg>) -> usize {
     let all = bytes.len();
     for seg in into {
         let (now, later) = bytes.split_at(bytes.len().min(seg.byte_count() as usize));
-        // SAFETY: valid for writes of as many bytes by contract.
-        unsafe { (seg.addr() as *mut u8).copy_from(now.as_ptr(), now.len()) };
+        if seg.addr() != 0 {
+            // SAFETY: valid for writes of as many bytes by contract.
+            unsafe { (seg.addr() as *mut u8).copy_from(now.as_ptr(), now.len()) };
+        }
         bytes = later;
     }
     all - bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_for_a_segment_with_address_0_are_dropped() {
+        let mut memory = [0_u8; 8];
+        let at = memory.as_mut_ptr() as u64;
+        let segments = [DataSeg::new(at, 2, 1), DataSeg::new(0, 3, 2), DataSeg::new(at + 4, 2, 1)];
+        // SAFETY: inside `memory`, or address 0.
+        assert_eq!(unsafe { spread(&[1, 2, 3, 4, 5, 6, 7, 8], segments) }, 7);
+        assert_eq!(memory, [1, 2, 0, 0, 6, 7, 0, 0]);
+    }
 }

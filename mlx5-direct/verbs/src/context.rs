@@ -5,20 +5,22 @@
 //! A context is patched when it is opened, before the program has it.
 
 use core::{
-    ffi::c_int,
+    ffi::{c_int, c_uint},
     mem::{offset_of, size_of},
 };
 
 use doorbell_sys::{
-    ibv_context, ibv_context_ops, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mw, ibv_mw_bind, ibv_qp,
-    ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_wc, ibv_wq,
-    ibv_wq_init_attr, verbs_context,
+    ibv_context, ibv_context_ops, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_dm, ibv_mr, ibv_mw,
+    ibv_mw_bind, ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_srq,
+    ibv_srq_init_attr_ex, ibv_wc, ibv_wq, ibv_wq_init_attr, verbs_context,
 };
 
 use crate::{
     control::{self, LeftRegisters},
     objects::{ContextKey, Objects, Qp},
-    poll, post, real, report,
+    poll, post, real,
+    regions::{Place, Regions},
+    report,
     table::ByNumber,
 };
 
@@ -26,6 +28,8 @@ type CreateCqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_e
 type CreateQpEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
 type CreateSrqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
 type CreateWq = unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq;
+type AllocNullMr = unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr;
+type RegDmMr = unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr;
 
 /// libmlx5's functions of one context, and the QPs that were taken over there.
 pub(crate) struct Context {
@@ -40,11 +44,14 @@ pub(crate) struct Context {
     create_qp_ex: Option<CreateQpEx>,
     create_srq_ex: Option<CreateSrqEx>,
     create_wq: Option<CreateWq>,
+    alloc_null_mr: Option<AllocNullMr>,
+    reg_dm_mr: Option<RegDmMr>,
     /// Registers of QPs that were not taken over.
     pub(crate) left_registers: LeftRegisters,
     /// QPs that were taken over, by number.
     pub(crate) qps: ByNumber<Qp>,
     pub(crate) objects: Objects,
+    pub(crate) regions: Regions,
 }
 
 impl Context {
@@ -143,14 +150,19 @@ pub(crate) unsafe fn patch(raw: *mut ibv_context) {
         create_qp_ex: None,
         create_srq_ex: None,
         create_wq: None,
+        alloc_null_mr: None,
+        reg_dm_mr: None,
         left_registers: LeftRegisters::default(),
         qps: ByNumber::new(),
         objects: Objects::new(),
+        regions: Regions::default(),
     }));
     context.create_cq_ex = exchange!(raw, create_cq_ex, create_cq_ex);
     context.create_qp_ex = exchange!(raw, create_qp_ex, create_qp_ex);
     context.create_srq_ex = exchange!(raw, create_srq_ex, create_srq_ex);
     context.create_wq = exchange!(raw, create_wq, create_wq);
+    context.alloc_null_mr = exchange!(raw, alloc_null_mr, alloc_null_mr);
+    context.reg_dm_mr = exchange!(raw, reg_dm_mr, reg_dm_mr);
     // SAFETY: an open context that no other thread knows yet.
     if !unsafe { control::add_context(raw, context) } {
         // The extended functions find no context then, so they must not stay.
@@ -180,6 +192,12 @@ fn unpatch_extended(raw: *mut ibv_context, context: &Context) {
     }
     if let Some(before) = context.create_wq {
         let _ = exchange!(raw, create_wq, before);
+    }
+    if let Some(before) = context.alloc_null_mr {
+        let _ = exchange!(raw, alloc_null_mr, before);
+    }
+    if let Some(before) = context.reg_dm_mr {
+        let _ = exchange!(raw, reg_dm_mr, before);
     }
 }
 
@@ -236,4 +254,39 @@ unsafe extern "C" fn create_wq(raw: *mut ibv_context, attr: *mut ibv_wq_init_att
     let Some(create) = context.create_wq else { return core::ptr::null_mut() };
     // SAFETY: the caller's arguments; valid attributes by the contract of the call.
     control::create_on_cq("WQ", unsafe { (*attr).cq }, || unsafe { create(raw, attr) })
+}
+
+/// `alloc_null_mr` of a context.
+unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    // SAFETY: a live PD of a patched context, whose operation this is; the region is null or new.
+    unsafe {
+        let context = Context::of((*pd).context);
+        let Some(alloc) = context.alloc_null_mr else { return core::ptr::null_mut() };
+        let mr = alloc(pd);
+        if let Some(mr) = mr.as_ref() {
+            context.regions.set(mr.lkey, Some(Place::Null));
+        }
+        mr
+    }
+}
+
+/// `reg_dm_mr` of a context.
+unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    bytes: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: a live PD of a patched context, whose operation this is; the caller's arguments; the
+    // region is null or new.
+    unsafe {
+        let context = Context::of((*pd).context);
+        let Some(register) = context.reg_dm_mr else { return core::ptr::null_mut() };
+        let mr = register(pd, dm, offset, bytes, access);
+        if let Some(mr) = mr.as_ref() {
+            context.regions.set(mr.lkey, Some(Place::Unreachable));
+        }
+        mr
+    }
 }

@@ -7,11 +7,15 @@
 //!
 //! The contract of each function is that of its manual page: live objects, valid arguments.
 
-use core::{ffi::c_int, ffi::c_void, ptr};
+use core::{
+    ffi::{c_int, c_uint, c_void},
+    ptr,
+};
 
 use doorbell_sys::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr, ibv_wq, ibv_wq_init_attr,
+    ibv_access_flags, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr,
+    ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr, ibv_wq,
+    ibv_wq_init_attr,
 };
 use libc::{ENOSYS, EOPNOTSUPP};
 use mlx5_direct::dv::abi::{DvObj, DvQpInit, OBJ_CQ, OBJ_QP, OBJ_SRQ, QP_INIT_MASK_CREATE_FLAGS};
@@ -20,7 +24,9 @@ use crate::{
     context,
     control::{self, Wanted},
     objects::{CONTEXTS, find},
-    real, report,
+    real::{self, Mkey, MkeyInit},
+    regions::Place,
+    report,
 };
 
 /// The library that has the function is missing.
@@ -322,4 +328,228 @@ pub unsafe extern "C" fn mlx5dv_init_obj(object: *mut DvObj, kinds: u64) -> c_in
     }
     // SAFETY: the caller's arguments.
     unsafe { init(object, kinds) }
+}
+
+/// Notes where the memory of a region is.
+///
+/// # Safety
+///
+/// `pd` is a live PD; `mr` is null, or a live region that no other thread knows yet.
+unsafe fn note(pd: *const ibv_pd, mr: *const ibv_mr, place: Option<Place>) {
+    // SAFETY: null or live by contract, with its open context.
+    unsafe {
+        if let Some(mr) = mr.as_ref()
+            && let Some(context) = CONTEXTS.get((*pd).context)
+        {
+            context.regions.set(mr.lkey, place);
+        }
+    }
+}
+
+/// The place of a region of the program's memory.
+fn place(at: *mut c_void, bytes: usize, iova: u64, access: c_uint) -> Option<Place> {
+    let (at, bytes) = (at as u64, bytes as u64);
+    if access & ibv_access_flags::IBV_ACCESS_ZERO_BASED.0 != 0 {
+        return Some(Place::ZeroBased { at, bytes });
+    }
+    (iova != at).then_some(Place::Moved { iova, at })
+}
+
+/// Stands before `ibv_reg_mr`.
+///
+/// # Safety
+///
+/// See [the module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    at: *mut c_void,
+    bytes: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    let Some(register) = real::ibv_reg_mr() else { return missing() };
+    // SAFETY: the caller's arguments; the region is null or new.
+    unsafe {
+        let mr = register(pd, at, bytes, access);
+        note(pd, mr, place(at, bytes, at as u64, access.cast_unsigned()));
+        mr
+    }
+}
+
+/// Stands before `ibv_reg_mr_iova`.
+///
+/// # Safety
+///
+/// See [the module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    at: *mut c_void,
+    bytes: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    let Some(register) = real::ibv_reg_mr_iova() else { return missing() };
+    // SAFETY: the caller's arguments; the region is null or new.
+    unsafe {
+        let mr = register(pd, at, bytes, iova, access);
+        note(pd, mr, place(at, bytes, iova, access.cast_unsigned()));
+        mr
+    }
+}
+
+/// Stands before `ibv_reg_mr_iova2`, which the macro `ibv_reg_mr` calls, too.
+///
+/// # Safety
+///
+/// See [the module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    at: *mut c_void,
+    bytes: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    let Some(register) = real::ibv_reg_mr_iova2() else { return missing() };
+    // SAFETY: the caller's arguments; the region is null or new.
+    unsafe {
+        let mr = register(pd, at, bytes, iova, access);
+        note(pd, mr, place(at, bytes, iova, access));
+        mr
+    }
+}
+
+/// Stands before `ibv_reg_dmabuf_mr`.
+///
+/// # Safety
+///
+/// See [the module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    bytes: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    let Some(register) = real::ibv_reg_dmabuf_mr() else { return missing() };
+    // SAFETY: the caller's arguments; the region is null or new.
+    unsafe {
+        let mr = register(pd, offset, bytes, iova, fd, access);
+        note(pd, mr, Some(Place::Unreachable));
+        mr
+    }
+}
+
+/// Stands before `mlx5dv_reg_dmabuf_mr`.
+///
+/// # Safety
+///
+/// See [the module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlx5dv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    bytes: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+    mlx5_access: c_int,
+) -> *mut ibv_mr {
+    let Some(register) = real::mlx5dv_reg_dmabuf_mr() else { return missing() };
+    // SAFETY: the caller's arguments; the region is null or new.
+    unsafe {
+        let mr = register(pd, offset, bytes, iova, fd, access, mlx5_access);
+        note(pd, mr, Some(Place::Unreachable));
+        mr
+    }
+}
+
+/// Stands before `ibv_import_mr`.
+///
+/// # Safety
+///
+/// See [the module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    let Some(import) = real::ibv_import_mr() else { return missing() };
+    // SAFETY: the caller's arguments; the region is null or new.
+    unsafe {
+        let mr = import(pd, handle);
+        note(pd, mr, Some(Place::Unreachable));
+        mr
+    }
+}
+
+/// Stands before `mlx5dv_create_mkey`.
+///
+/// # Safety
+///
+/// See [the module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlx5dv_create_mkey(attr: *mut MkeyInit) -> *mut Mkey {
+    let Some(create) = real::mlx5dv_create_mkey() else { return missing() };
+    // SAFETY: the caller's arguments, a live PD among them; the key is null or new. A key that ends
+    // stays noted until a region gets its number.
+    unsafe {
+        let mkey = create(attr);
+        if let Some(mkey) = mkey.as_ref()
+            && let Some(context) = CONTEXTS.get((*(*attr).pd).context)
+        {
+            context.regions.set(mkey.lkey, Some(Place::Unreachable));
+        }
+        mkey
+    }
+}
+
+/// Stands before `ibv_rereg_mr`.
+///
+/// # Safety
+///
+/// See [the module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    at: *mut c_void,
+    bytes: usize,
+    access: c_int,
+) -> c_int {
+    /// `IBV_REREG_MR_CHANGE_TRANSLATION` and `IBV_REREG_MR_CHANGE_ACCESS`.
+    const TRANSLATION: c_int = 1;
+    const ACCESS: c_int = 1 << 2;
+    let Some(change) = real::ibv_rereg_mr() else { return -1 };
+    // SAFETY: the caller's arguments, a live region among them, which has a live PD before and after.
+    // No payload arrives in the region while it changes.
+    unsafe {
+        let before = CONTEXTS.get((*mr).context).and_then(|context| context.regions.remove((*mr).lkey));
+        let result = change(mr, flags, pd, at, bytes, access);
+        let access = if flags & ACCESS != 0 { access.cast_unsigned() } else { 0 };
+        let place = if flags & TRANSLATION != 0 { place(at, bytes, at as u64, access) } else { before };
+        note((*mr).pd, mr, if result == 0 { place } else { before });
+        result
+    }
+}
+
+/// Stands before `ibv_dereg_mr`.
+///
+/// # Safety
+///
+/// See [the module](self).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    let Some(end) = real::ibv_dereg_mr() else { return ENOSYS };
+    // SAFETY: the caller's argument, a live region.
+    unsafe {
+        let before = CONTEXTS.get((*mr).context).and_then(|context| context.regions.remove((*mr).lkey));
+        let result = end(mr);
+        if result != 0 {
+            // The region is still there.
+            note((*mr).pd, mr, before);
+        }
+        result
+    }
 }

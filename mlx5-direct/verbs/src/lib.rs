@@ -39,6 +39,7 @@ mod objects;
 mod poll;
 mod post;
 mod real;
+mod regions;
 mod report;
 mod table;
 mod wc;

@@ -124,7 +124,9 @@ fn take_short(
     let length = entry.byte_count();
     // SAFETY: as in `poll_run`.
     let qp = unsafe { context.qps.get(entry.qpn()) }?;
-    let to = |first: Option<DataSeg>| first.filter(|to| to.byte_count() >= length);
+    let to = |first: Option<DataSeg>| {
+        first.filter(|to| to.byte_count() >= length && context.regions.is_ordinary(to))
+    };
     let (to, wr_id) = match &qp.receive {
         Receives::Shared(srq) => {
             let (mut srq, slot) = (srq.direct.lock(), WqeIndex(entry.wqe_counter()));
@@ -394,9 +396,11 @@ fn finish_other(qp: &Qp, direct: &mlx5_direct::Cq, completion: &Completion, out:
         Completion::SendScattered(scattered) => {
             let mut sq = qp.send.lock();
             let Some(sq) = &mut *sq else { return false };
-            // SAFETY: the program gave these addresses for the result of its request, and leaves
-            // that memory alone until this call returns the completion.
-            let bytes = unsafe { direct.deliver_result(scattered, sq.segments(scattered.send.wqe_counter)) };
+            let segments = sq.segments(scattered.send.wqe_counter);
+            let segments = segments.map_while(|segment| qp.context.regions.locate(segment));
+            // SAFETY: the program gave this memory for the result of its request, and leaves it
+            // alone until this call returns the completion.
+            let bytes = unsafe { direct.deliver_result(scattered, segments) };
             let Ok(released) = sq.complete(scattered.send.wqe_counter) else { return false };
             wc::sent(out, &scattered.send, released.cookie, || false);
             if bytes < scattered.byte_count() as usize {
@@ -424,12 +428,15 @@ fn send_failed(qp: &Qp, error: &ErrorCqe, out: &mut ibv_wc) -> bool {
 fn scattered_receive(qp: &Qp, direct: &mlx5_direct::Cq, scattered: &ScatteredRecv, out: &mut ibv_wc) -> bool {
     let (receive, mut bytes) = (&scattered.receive, 0);
     let wr_id = released(qp, receive.slot, |queue| {
-        // SAFETY: the program gave these addresses for a message, and leaves that memory alone
-        // until this call returns the completion.
+        let locate = |segment| qp.context.regions.locate(segment);
+        // SAFETY: the program gave this memory for a message, and leaves it alone until this call
+        // returns the completion.
         bytes = unsafe {
             match queue {
-                Segments::Shared(srq) => direct.deliver(scattered, srq.segments(receive.slot)),
-                Segments::Own(rq) => direct.deliver(scattered, rq.segments(receive.slot.0)),
+                Segments::Shared(srq) => {
+                    direct.deliver(scattered, srq.segments(receive.slot).map_while(locate))
+                }
+                Segments::Own(rq) => direct.deliver(scattered, rq.segments(receive.slot.0).map_while(locate)),
             }
         };
     });

@@ -1,7 +1,7 @@
 #![expect(unsafe_code, reason = "functions of libraries that come later in the search order")]
 //! The functions of libibverbs and libmlx5 that the exported ones stand before.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_int, c_uint, c_void};
 use std::{
     cell::Cell,
     ptr,
@@ -9,7 +9,7 @@ use std::{
 };
 
 use doorbell_sys::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
     ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr, ibv_wq, ibv_wq_init_attr,
 };
 use mlx5_direct::dv::abi::{DvObj, DvQpInit};
@@ -58,6 +58,19 @@ pub(crate) struct ResizeAnswer {
     reserved: u32,
 }
 
+/// `struct mlx5dv_mkey_init_attr`, as far as it is read here.
+#[repr(C)]
+pub struct MkeyInit {
+    pub(crate) pd: *mut ibv_pd,
+}
+
+/// `struct mlx5dv_mkey`.
+#[repr(C)]
+pub struct Mkey {
+    pub(crate) lkey: u32,
+    rkey: u32,
+}
+
 macro_rules! functions {
     ($($name:ident($($arg:ty),*) -> $result:ty;)*) => {$(
         /// The function of this name, if its library has it.
@@ -97,6 +110,15 @@ functions! {
     ibv_dontfork_range(*mut c_void, usize) -> c_int;
     ibv_dofork_range(*mut c_void, usize) -> c_int;
     mlx5dv_create_wq(*mut ibv_context, *mut ibv_wq_init_attr, *mut c_void) -> *mut ibv_wq;
+    ibv_reg_mr(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+    ibv_reg_mr_iova(*mut ibv_pd, *mut c_void, usize, u64, c_int) -> *mut ibv_mr;
+    ibv_reg_mr_iova2(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
+    ibv_reg_dmabuf_mr(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
+    mlx5dv_reg_dmabuf_mr(*mut ibv_pd, u64, usize, u64, c_int, c_int, c_int) -> *mut ibv_mr;
+    ibv_import_mr(*mut ibv_pd, u32) -> *mut ibv_mr;
+    ibv_rereg_mr(*mut ibv_mr, c_int, *mut ibv_pd, *mut c_void, usize, c_int) -> c_int;
+    ibv_dereg_mr(*mut ibv_mr) -> c_int;
+    mlx5dv_create_mkey(*mut MkeyInit) -> *mut Mkey;
 }
 
 thread_local! {
