@@ -349,10 +349,10 @@ unsafe fn note(pd: *const ibv_pd, mr: *const ibv_mr, place: Option<Place>) {
 /// The place of a region of the program's memory.
 fn place(at: *mut c_void, bytes: usize, iova: u64, access: c_uint) -> Option<Place> {
     let (at, bytes) = (at as u64, bytes as u64);
-    if access & ibv_access_flags::IBV_ACCESS_ZERO_BASED.0 != 0 {
-        return Some(Place::ZeroBased { at, bytes });
+    if iova != at {
+        return Some(Place::Moved { iova, at });
     }
-    (iova != at).then_some(Place::Moved { iova, at })
+    (access & ibv_access_flags::IBV_ACCESS_ZERO_BASED.0 != 0).then_some(Place::ZeroBased { at, bytes })
 }
 
 /// Stands before `ibv_reg_mr`.

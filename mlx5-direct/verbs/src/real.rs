@@ -14,19 +14,37 @@ use doorbell_sys::{
 };
 use mlx5_direct::dv::abi::{DvObj, DvQpInit};
 
+use crate::lookups;
+
 /// The next function with this name in the search order of the dynamic linker. A program may have
 /// loaded the libraries outside the global scope, as plug-ins do, and libibverbs loads libmlx5 so:
 /// then the function of the loaded library.
 fn find(name: &CStr) -> *mut c_void {
     // SAFETY: a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    let library = if name.to_bytes().starts_with(b"mlx5dv_") { c"libmlx5.so.1" } else { c"libibverbs.so.1" };
-    // SAFETY: C strings; a library that is loaded already. The handle keeps it loaded, also if the
-    // function was found before.
-    unsafe {
-        let library = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        if found.is_null() && !library.is_null() { libc::dlsym(library, name.as_ptr()) } else { found }
+    // The handle keeps the library loaded, also if the function was found before.
+    match library_of(name) {
+        // SAFETY: a handle, and a C string.
+        Some(library) if found.is_null() => unsafe { lookups::find_in(library, name.as_ptr()) },
+        _ => found,
     }
+}
+
+/// libmlx5 for its functions, libibverbs for all others; `None` if it is not loaded.
+pub(crate) fn library_of(name: &CStr) -> Option<*mut c_void> {
+    static LIBIBVERBS: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    static LIBMLX5: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let (library, file) = match name.to_bytes().starts_with(b"mlx5dv_") {
+        true => (&LIBMLX5, c"libmlx5.so.1"),
+        false => (&LIBIBVERBS, c"libibverbs.so.1"),
+    };
+    let mut handle = library.load(Relaxed);
+    if handle.is_null() {
+        // SAFETY: a C string; a library that is loaded already.
+        handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        library.store(handle, Relaxed);
+    }
+    (!handle.is_null()).then_some(handle)
 }
 
 /// `struct mlx5_resize_cq` of libmlx5: RESIZE_CQ with the part of mlx5. libibverbs writes the first

@@ -3,6 +3,7 @@
 #![allow(missing_docs)]
 
 use std::{
+    ffi::OsStr,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
 };
@@ -62,6 +63,38 @@ fn plugin() -> Outcome {
     both(&format!("{} {}", host.display(), plugin.display()), 4)
 }
 
+/// A program loads libibverbs and gets each function by itself.
+fn loads_all(by: &str) -> Outcome {
+    let host = compiled("loads_all.c", &format!("loads_all_{by}"), &[])?;
+    both(&format!("{} {by}", host.display()), 2)
+}
+
+/// Look-ups that have nothing to do with the library end as without it. Those of a function that
+/// the library stands before find the library's, except in a library that wraps libibverbs, and of
+/// the version that has structs of its own.
+fn look_ups() -> Outcome {
+    let wrapper = compiled("wrapper.c", "wrapper.so", &["-shared", "-fPIC"])?;
+    let host = compiled("looks_up.c", "looks_up", &[])?;
+    let run = |launcher: &[&str]| -> Result<Vec<String>, Failed> {
+        let mut line = launcher.iter().map(OsStr::new).chain([host.as_os_str(), wrapper.as_os_str()]);
+        let output = Command::new(line.next().ok_or("no program")?).args(line).output()?;
+        if !output.status.success() || !output.stderr.is_empty() {
+            return Err(format!("{output:?}").into());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+    };
+    let without = run(&[])?;
+    let with = run(&[RUN])?;
+    let ours: Vec<_> = with.iter().map(|file| file == "libdoorbell_verbs.so").collect();
+    assert_eq!(without.len(), 9, "{without:?}");
+    assert!(!without.contains(&"libdoorbell_verbs.so".to_owned()), "{without:?}");
+    assert_eq!(ours, [false, false, false, false, true, true, true, true, false], "{with:?}");
+    for (n, (without, with)) in without.iter().zip(&with).enumerate() {
+        assert!(ours[n] || without == with, "{n}: {without}, {with}");
+    }
+    Ok(Completion::Completed)
+}
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(1));
@@ -71,6 +104,11 @@ fn main() -> ExitCode {
             if has_cc { test() } else { Ok(Completion::ignored_with("cc is not installed")) }
         })
     };
-    let trials = vec![test("objects_of_a_plug_in_are_taken_over", plugin)];
+    let trials = vec![
+        test("objects_of_a_plug_in_are_taken_over", plugin),
+        test("objects_of_a_program_that_uses_dlsym_are_taken_over", || loads_all("dlsym")),
+        test("objects_of_a_program_that_uses_dlvsym_are_taken_over", || loads_all("dlvsym")),
+        test("other_look_ups_end_as_without_the_library", look_ups),
+    ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
