@@ -167,6 +167,28 @@ impl RawCqe {
             op_own: bytes[63],
         }
     }
+
+    /// The 64 bytes of the entry, as the device wrote them.
+    pub fn to_bytes(&self) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &self.head);
+        put(17, &[self.ml_path]);
+        put(18, &self.reserved);
+        put(22, &self.slid.get().to_be_bytes());
+        put(24, &self.flags_rqpn.get().to_be_bytes());
+        put(28, &self.tail);
+        put(30, &self.vlan_info.get().to_be_bytes());
+        put(32, &self.srqn_uidx.get().to_be_bytes());
+        put(36, &self.imm_inval_pkey.get().to_be_bytes());
+        put(40, &self.app);
+        put(44, &self.byte_cnt.get().to_be_bytes());
+        put(48, &self.timestamp.get().to_be_bytes());
+        put(56, &self.sop_drop_qpn.get().to_be_bytes());
+        put(60, &self.wqe_counter.get().to_be_bytes());
+        put(62, &[self.signature, self.op_own]);
+        bytes
+    }
 }
 
 /// What an entry says about the message of a receive, beyond [`RecvCqe`]. Connected QPs rarely need

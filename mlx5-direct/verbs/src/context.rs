@@ -9,6 +9,8 @@ use core::{
     mem::{offset_of, size_of},
 };
 
+use std::path::PathBuf;
+
 use doorbell_sys::{
     ibv_context, ibv_context_ops, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_dm, ibv_mr, ibv_mw,
     ibv_mw_bind, ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_srq,
@@ -52,6 +54,8 @@ pub(crate) struct Context {
     pub(crate) qps: ByNumber<Qp>,
     pub(crate) objects: Objects,
     pub(crate) regions: Regions,
+    /// Where the completion entries of failed requests are written.
+    pub(crate) debug_file: Option<PathBuf>,
 }
 
 impl Context {
@@ -156,6 +160,7 @@ pub(crate) unsafe fn patch(raw: *mut ibv_context) {
         qps: ByNumber::new(),
         objects: Objects::new(),
         regions: Regions::default(),
+        debug_file: report::debug_file(),
     }));
     context.create_cq_ex = exchange!(raw, create_cq_ex, create_cq_ex);
     context.create_qp_ex = exchange!(raw, create_qp_ex, create_qp_ex);

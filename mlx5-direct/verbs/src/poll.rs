@@ -7,13 +7,13 @@ use biased_lock::BiasedMutex;
 use doorbell_sys::{ibv_cq, ibv_wc, ibv_wc_status};
 use mlx5_direct::{
     ArmFor, Completion, CqeError, DataSeg, ErrorCqe, PlainEntry, PlainKind, RecvCqe, Rq, ScatteredRecv, Sq,
-    WqeIndex, cqe::RawCqe,
+    Syndrome, WqeIndex, cqe::RawCqe,
 };
 
 use crate::{
     context::Context,
     objects::{CqState, Qp, Receives, Srq, find_first, find_here},
-    wc,
+    report, wc,
 };
 
 /// `poll_cq` of a context's operations.
@@ -391,6 +391,12 @@ fn released(qp: &Qp, slot: WqeIndex, before: impl FnOnce(Segments<'_>)) -> Optio
 /// Failures, and completions that carry the data.
 #[inline(never)]
 fn finish_other(qp: &Qp, direct: &mlx5_direct::Cq, completion: &Completion, out: &mut ibv_wc) -> bool {
+    if let Completion::RecvError(error) | Completion::SendError(error) = completion
+        && let Some(file) = &qp.context.debug_file
+        && !matches!(error.syndrome, Syndrome::Flushed | Syndrome::TransportRetries)
+    {
+        report::failed(file, &direct.raw().to_bytes());
+    }
     match completion {
         Completion::RecvScattered(scattered) => scattered_receive(qp, direct, scattered, out),
         Completion::SendScattered(scattered) => {

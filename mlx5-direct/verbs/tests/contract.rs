@@ -28,9 +28,10 @@ const RUN: &str = env!("CARGO_BIN_EXE_doorbell-run");
 /// A program of this test.
 type Program = fn(&Rig);
 
-const PROGRAMS: [(&str, Program); 5] = [
+const PROGRAMS: [(&str, Program); 6] = [
     ("states", states),
     ("errors", errors),
+    ("dumps", dumps),
     ("extended", extended),
     ("operations", operations),
     ("resized", resized),
@@ -41,7 +42,14 @@ fn main() -> ExitCode {
         && mode == "program"
     {
         let (_, program) = PROGRAMS.into_iter().find(|(known, _)| known == name).expect("a program");
+        if name == "dumps" {
+            // SAFETY: the only thread; libmlx5 reads the variable when a device is opened.
+            unsafe { std::env::set_var("MLX5_DEBUG_FILE", debug_file()) };
+        }
         program(&Rig::open().expect("a device"));
+        if name == "dumps" {
+            print_debug_file();
+        }
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
@@ -49,6 +57,7 @@ fn main() -> ExitCode {
     let trials = vec![
         Trial::test("posts_in_each_state_end_as_with_libmlx5", || same("states", Taken::All)),
         Trial::test("failed_requests_are_reported_as_by_libmlx5", || same("errors", Taken::All)),
+        Trial::test("failed_requests_are_in_the_debug_file_as_of_libmlx5", || same("dumps", Taken::All)),
         Trial::test("extended_posts_that_fail_or_are_given_up_end_as_with_libmlx5", || {
             same("extended", Taken::All)
         }),
@@ -197,6 +206,37 @@ fn errors(rig: &Rig) {
         modify(qps[1], ibv_qp_state::IBV_QPS_ERR);
         print_completions(cqs[1], 1);
         rig.destroy(&qps, &[], &cqs);
+    }
+}
+
+fn debug_file() -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("doorbell-debug-{}", std::process::id()))
+}
+
+/// Requests that fail for each reason, with `MLX5_DEBUG_FILE`.
+fn dumps(rig: &Rig) {
+    errors(rig);
+    println!("a peer that does not answer");
+    let cq = rig.cq(255, false);
+    let qps = pair(rig, [cq; 2]);
+    // SAFETY: a live QP.
+    unsafe { rig.to_rts(qps[0], 0x00ab_cdef) };
+    assert_eq!(post(rig, qps[0], ibv_wr_opcode::IBV_WR_SEND, 8, 0, 1), 0);
+    print_completions(cq, 1);
+    rig.destroy(&qps, &[], &[cq]);
+}
+
+/// Prints the debug file without the numbers of the QPs. libmlx5 writes it when the device is closed.
+fn print_debug_file() {
+    let dumps = std::fs::read_to_string(debug_file()).expect("a debug file");
+    std::fs::remove_file(debug_file()).expect("a debug file");
+    assert!(dumps.lines().count() >= 20, "{dumps}");
+    for (n, line) in dumps.lines().enumerate() {
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            // The last words of an entry: the opcode is the first byte of the third.
+            [a, b, c, d] if n % 5 == 4 => println!("{a} {b} {} {d}", &c[..2]),
+            _ => println!("{line}"),
+        }
     }
 }
 
