@@ -83,6 +83,7 @@ fn an_entry_in_bytes_has_the_fields_of_the_format() {
     assert_eq!(cqe.error_syndromes(), (0x37, 0x36));
     assert_eq!(cqe.sop_drop_qpn(), 0x3839_3a3b);
     assert_eq!((cqe.wqe_counter(), cqe.op_own()), (0x3c3d, 0x3f));
+    assert_eq!(cqe.to_bytes(), std::array::from_fn(|at| at as u8));
 }
 
 #[test]
@@ -544,6 +545,54 @@ fn decoding_any_bytes_agrees_with_the_opcode() {
             13 => assert!(matches!(got, Ok(Completion::SendError(_)))),
             14 => assert!(matches!(got, Ok(Completion::RecvError(_)))),
             opcode => assert_eq!(got, Err(CqeError::Opcode { opcode })),
+        }
+    }
+}
+
+/// In the entry of a failed operation, a card writes the solicited bit, a syndrome of the hardware, a
+/// signature and other words as it likes. Only opcode, syndromes, QP number and counter count.
+#[test]
+fn an_error_entry_is_read_alike_whatever_its_other_bytes_are() {
+    let mut rng = Rng(0xca2d);
+    for cqe_bytes in [64, 128] {
+        let (mut cq, mut device) = queue(16, cqe_bytes);
+        for round in 0..20_000_u32 {
+            let at = device.next_fields();
+            let from = at + 64 - cqe_bytes as usize;
+            // The last byte is the entry's, with its owner bit.
+            (from..at + 63).for_each(|byte| device.mem().store_u8(byte, rng.next() as u8));
+            let entry = Entry {
+                opcode: 13 + (round % 2) as u8,
+                low_bits: rng.next() as u8 & 2,
+                qpn: rng.next() as u32 & 0x00ff_ffff,
+                sop: rng.next() as u8,
+                counter: rng.next() as u16,
+                syndrome: rng.next() as u8 % 0x30,
+                vendor: rng.next() as u8,
+                srqn_uidx: rng.next() as u32,
+                imm: rng.next() as u32,
+                bytes: rng.next() as u32,
+            };
+            device.push(entry);
+            assert!(cq.is_ready() && cq.is_next_ready());
+            assert!(cq.poll_if_send().is_none() && cq.poll_if_receive().is_none());
+            assert!(cq.peek_plain().is_none() && cq.plain_entry().is_none() && cq.short_entry().is_none());
+            let mut polled = vec![];
+            if round % 3 == 0 {
+                assert_eq!(cq.poll_each(4, |completion| polled.push(completion)), Ok(1));
+            } else {
+                polled.push(poll(&mut cq));
+            }
+            let error = match polled[0] {
+                Completion::SendError(error) if entry.opcode == 13 => error,
+                Completion::RecvError(error) if entry.opcode == 14 => error,
+                other => panic!("{other:?} of {entry:?}"),
+            };
+            assert_eq!(error.syndrome, Syndrome::from_bytes(entry.syndrome, entry.vendor));
+            assert_eq!((error.vendor_syndrome, error.qpn), (entry.vendor, entry.qpn));
+            assert_eq!(error.wqe_counter, entry.counter);
+            assert_eq!(cqe::decode(&RawCqe::from_bytes(&cq.raw().to_bytes())), Ok(polled[0]));
+            assert_eq!(cq.poll(), Ok(None));
         }
     }
 }
