@@ -15,7 +15,10 @@ use core::{ffi::c_int, ffi::c_void, mem::zeroed, ptr};
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
-    sync::OnceLock,
+    sync::atomic::{
+        AtomicPtr,
+        Ordering::{AcqRel, Acquire},
+    },
 };
 
 use doorbell_sys::{
@@ -185,14 +188,26 @@ struct Lib {
     _lib: libloading::Library,
 }
 
+/// Threads that come here at the same time each load the library, and one of them keeps it. No
+/// thread waits for another, which may be missing in the child of a fork.
 fn lib() -> Result<&'static Lib, DvError> {
-    static LIB: OnceLock<Lib> = OnceLock::new();
-    if let Some(lib) = LIB.get() {
+    static LIB: AtomicPtr<Lib> = AtomicPtr::new(ptr::null_mut());
+    // SAFETY: null, or a value that is never freed.
+    if let Some(lib) = unsafe { LIB.load(Acquire).as_ref() } {
         return Ok(lib);
     }
-    // A failure is not cached: memory or descriptors may be short now and available later.
-    let loaded = load().map_err(|e| DvError::Library(e.to_string()))?;
-    Ok(LIB.get_or_init(|| loaded))
+    // A failure is not kept: memory or descriptors may be short now and available later.
+    let loaded = Box::new(load().map_err(|e| DvError::Library(e.to_string()))?);
+    let loaded = Box::into_raw(loaded);
+    match LIB.compare_exchange(ptr::null_mut(), loaded, AcqRel, Acquire) {
+        // SAFETY: the value is never freed from now on.
+        Ok(_) => Ok(unsafe { &*loaded }),
+        // SAFETY: the value made above, which nobody else has; the other one is never freed.
+        Err(other) => unsafe {
+            drop(Box::from_raw(loaded));
+            Ok(&*other)
+        },
+    }
 }
 
 fn load() -> Result<Lib, libloading::Error> {

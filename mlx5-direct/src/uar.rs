@@ -5,12 +5,12 @@
 //! Posting to a send queue does as well: it rings a [`SendRegister`]. The page may be mapped
 //! write-combining, so there is a flush before each ring, and one behind all but BlueFlame copies.
 
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -83,15 +83,34 @@ pub struct HeldRegisters {
 }
 
 /// Locks the list of send registers, which is the only lock that all queues of the process share: a
-/// send queue is looked up there when it is taken over. A thread that forks holds this from before
-/// the fork until after it in both processes, so that the child can take over queues of its own.
+/// send queue is looked up there when it is taken over. The child of a fork begins with a list of its
+/// own, whoever holds the lock of the parent's. So a program need not call this.
 #[must_use]
 pub fn hold_registers() -> HeldRegisters {
     HeldRegisters { _registers: REGISTERS.lock().unwrap_or_else(PoisonError::into_inner) }
 }
 
+/// Sees to it that the child of a fork begins with an empty list: another thread may have had the
+/// lock at the fork, and may have been about to change the list. The parent's registers are not
+/// mapped in the child.
+fn watch_forks() {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    extern "C" fn in_child() {
+        // SAFETY: the child has one thread. A guard that it has from before the fork unlocks the new
+        // lock, which changes nothing. The parent's list is not freed.
+        unsafe { ptr::from_ref(&REGISTERS).cast_mut().write(Mutex::new(BTreeMap::new())) };
+    }
+    // Of several threads that come here first, each may register the handler.
+    if !WATCHED.load(Relaxed) {
+        // SAFETY: the handler is a function of this library, which takes it back when it is unloaded.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        WATCHED.store(true, Relaxed);
+    }
+}
+
 /// The use of the register at this address. A second user makes the register doorbell-only.
 fn register_use(address: usize, doorbell_only: bool) -> Arc<RegisterUse> {
+    watch_forks();
     let mut registers = REGISTERS.lock().unwrap_or_else(PoisonError::into_inner);
     registers.retain(|_, user| user.strong_count() > 0);
     if let Some(user) = registers.get(&address).and_then(Weak::upgrade) {
@@ -246,7 +265,45 @@ impl SendRegister {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::Barrier;
+
+    /// The child of a fork ends, in which a queue is taken over.
+    fn child_ends() -> bool {
+        // SAFETY: the child leaves by _exit or by the signal of its alarm. It allocates, which glibc
+        // allows in the child of a process with threads.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::alarm(30);
+                drop(register_use(0x200, false));
+                libc::_exit(0);
+            }
+            let mut status = 0;
+            assert!(child > 0 && libc::waitpid(child, &raw mut status, 0) == child);
+            libc::WIFEXITED(status)
+        }
+    }
+
+    /// Another thread has the lock at the fork, or the thread that forks has it.
+    #[test]
+    fn a_child_does_not_wait_for_the_lock_of_its_parent() {
+        drop(register_use(0x300, false));
+        let (locked, forked) = (Barrier::new(2), Barrier::new(2));
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _held = hold_registers();
+                locked.wait();
+                forked.wait();
+            });
+            locked.wait();
+            let ended = child_ends();
+            forked.wait();
+            ended
+        });
+        assert!(ended, "another thread has the lock");
+        let _held = hold_registers();
+        assert!(child_ends(), "the thread that forks has the lock");
+    }
 
     /// Another thread takes over queues all the time; a child takes one over for itself.
     #[test]
@@ -259,24 +316,7 @@ mod tests {
                     drop(register_use(0x100, false));
                 }
             });
-            let fork = || {
-                let held = hold_registers();
-                // SAFETY: the child leaves by _exit or by the signal of its alarm. It allocates,
-                // which glibc allows in the child of a process with threads.
-                unsafe {
-                    let child = libc::fork();
-                    drop(held);
-                    if child == 0 {
-                        libc::alarm(30);
-                        drop(register_use(0x200, false));
-                        libc::_exit(0);
-                    }
-                    let mut status = 0;
-                    assert!(child > 0 && libc::waitpid(child, &raw mut status, 0) == child);
-                    libc::WIFEXITED(status)
-                }
-            };
-            let ended = (0..FORKS).take_while(|_| fork()).count();
+            let ended = (0..FORKS).take_while(|_| child_ends()).count();
             stop.store(true, Relaxed);
             ended
         });

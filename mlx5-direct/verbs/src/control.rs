@@ -7,7 +7,10 @@
 use core::ptr;
 use std::{
     fmt,
-    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    sync::{
+        MutexGuard,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
 };
 
 use biased_lock::BiasedMutex;
@@ -17,12 +20,12 @@ use doorbell_sys::{
 };
 use libc::{EOPNOTSUPP, c_int};
 use mlx5_direct::{DvError, LayoutError, Rq, Sq, queue_mem::SqCaps};
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     context::Context,
     extended::{self, Batch},
     extended_cq::{self, Session},
+    fork,
     objects::{CONTEXTS, Cq, CqState, Held, Qp, Raw, Receives, SENDS_FROM, Srq, find},
     real, report,
     report::Class,
@@ -37,8 +40,6 @@ use give_back::{give_back_srq, give_back_unused};
 pub(crate) use registers::{LeftRegisters, Register};
 pub(crate) use resize::{Buffer, resize_cq};
 
-static CONTROL: Mutex<()> = Mutex::new(());
-
 /// Why a queue stays with libmlx5, or cannot.
 type Reason = Box<dyn fmt::Display>;
 
@@ -52,15 +53,15 @@ fn reason(why: impl fmt::Display + 'static) -> Reason {
 ///
 /// `raw` is an open context that no other thread knows yet.
 pub(crate) unsafe fn add_context(raw: *mut ibv_context, context: &'static Context) -> bool {
-    let _control = CONTROL.lock();
-    static ONCE: std::sync::Once = std::sync::Once::new();
+    let _control = fork::control();
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
     extern "C" fn at_exit() {
         report::print_at_exit();
     }
-    // SAFETY: registers a function of this library, which stays loaded.
-    ONCE.call_once(|| unsafe {
-        libc::atexit(at_exit);
-    });
+    if !REGISTERED.swap(true, Relaxed) {
+        // SAFETY: registers a function of this library, which stays loaded.
+        unsafe { libc::atexit(at_exit) };
+    }
     // SAFETY: an open context, which is new.
     unsafe { CONTEXTS.insert(raw, context) }
 }
@@ -71,7 +72,7 @@ pub(crate) unsafe fn add_context(raw: *mut ibv_context, context: &'static Contex
 ///
 /// As for `ibv_close_device`, which `close` calls.
 pub(crate) unsafe fn close_context(raw: *mut ibv_context, close: impl FnOnce() -> c_int) -> c_int {
-    let _control = CONTROL.lock();
+    let _control = fork::control();
     // SAFETY: an open context by contract.
     let context = unsafe { CONTEXTS.get(raw) };
     if context.is_some() {
@@ -130,7 +131,7 @@ pub(crate) unsafe fn add_cq(raw: *mut ibv_cq, session: Option<Session>) -> Optio
         state: BiasedMutex::new(CqState::default()),
         session,
     }));
-    let _control = CONTROL.lock();
+    let _control = fork::control();
     // SAFETY: a live CQ, which is new.
     if !unsafe { context.objects.of::<ibv_cq>().insert(raw, cq) } {
         report::left(Class::Cq, format_args!("CQ {raw:p}"), &"no place in the table");
@@ -158,7 +159,7 @@ unsafe fn withdraw<K: Held>(raw: *mut K) -> Option<(&'static Context, &'static K
 /// Ends a CQ or an SRQ.
 pub(crate) fn destroy<K: Held>(raw: *mut K, destroy: impl FnOnce() -> c_int) -> c_int {
     let object = {
-        let _control = CONTROL.lock();
+        let _control = fork::control();
         // SAFETY: the program passes a live object to its destroy function.
         unsafe { withdraw(raw) }
     };
@@ -168,7 +169,7 @@ pub(crate) fn destroy<K: Held>(raw: *mut K, destroy: impl FnOnce() -> c_int) -> 
         if result == 0 {
             free(object);
         } else {
-            let _control = CONTROL.lock();
+            let _control = fork::control();
             // SAFETY: the object is still alive.
             unsafe { context.objects.of::<K>().insert(raw, object) };
         }
@@ -200,7 +201,7 @@ pub(crate) unsafe fn add_srq(raw: *mut ibv_srq) {
         direct: BiasedMutex::new(direct),
         qps: AtomicU32::new(0),
     }));
-    let _control = CONTROL.lock();
+    let _control = fork::control();
     // SAFETY: a live SRQ, which is new.
     if unsafe { context.objects.of::<ibv_srq>().insert(raw, srq) } {
         report::taken(Class::Srq, format_args!("SRQ {number:#x}"));
@@ -313,7 +314,7 @@ pub(crate) fn create_on_cq<T>(what: &str, cq: *mut ibv_cq, create: impl FnOnce()
     if real::inside() {
         return create();
     }
-    let _control = CONTROL.lock();
+    let _control = fork::control();
     // SAFETY: the program names a live CQ, or null.
     if let Some(cq) = unsafe { find(cq) } {
         // The QPs on the CQ go back, too, as long as they are not in use.
@@ -335,7 +336,7 @@ pub(crate) fn create_qp(
     if real::inside() {
         return create();
     }
-    let control = CONTROL.lock();
+    let control = fork::control();
     let obstacle = wanted.obstacle();
     if obstacle.is_some()
         && let Err(why) = wanted.leave()
@@ -504,7 +505,7 @@ pub(crate) unsafe fn modify_qp(
     let to = to.unwrap_or(0);
     if to < SENDS_FROM {
         // Nothing may be posted any more while the change is under way.
-        let _control = CONTROL.lock();
+        let _control = fork::control();
         let before = qp.state.load(Relaxed);
         let result = real::call(modify);
         if result != 0 {
@@ -540,7 +541,7 @@ pub(crate) unsafe fn modify_qp(
 /// Destroys a QP: `destroy` calls `ibv_destroy_qp`.
 pub(crate) fn destroy_qp(raw: *mut ibv_qp, destroy: impl FnOnce() -> c_int) -> c_int {
     let (qp, left) = {
-        let _control = CONTROL.lock();
+        let _control = fork::control();
         // SAFETY: the program passes a live QP, with its open context.
         unsafe {
             let context = (!raw.is_null()).then(|| CONTEXTS.get((*raw).context)).flatten();
@@ -553,11 +554,11 @@ pub(crate) fn destroy_qp(raw: *mut ibv_qp, destroy: impl FnOnce() -> c_int) -> c
     if result != 0
         && let Some((context, register)) = left
     {
-        let _control = CONTROL.lock();
+        let _control = fork::control();
         registers::leave(context, raw, register);
     }
     let Some((_, qp)) = qp else { return result };
-    let _control = CONTROL.lock();
+    let _control = fork::control();
     if result == 0 {
         forget(qp);
     } else {

@@ -35,6 +35,7 @@ mod control;
 pub mod exports;
 mod extended;
 mod extended_cq;
+mod fork;
 pub mod lookups;
 mod objects;
 mod poll;

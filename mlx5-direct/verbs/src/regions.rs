@@ -7,11 +7,15 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use mlx5_direct::DataSeg;
-use parking_lot::Mutex;
+
+use crate::fork::lock;
 
 /// Where the memory of a region is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +45,7 @@ impl Regions {
         if place.is_none() && self.count.load(Relaxed) == 0 {
             return;
         }
-        let mut places = self.places.lock();
+        let mut places = lock(&self.places);
         match place {
             Some(place) => places.insert(lkey, place),
             None => places.remove(&lkey),
@@ -61,7 +65,7 @@ impl Regions {
         if self.count.load(Relaxed) == 0 {
             return None;
         }
-        self.places.lock().get(&lkey).copied()
+        lock(&self.places).get(&lkey).copied()
     }
 
     /// Whether the address of a segment is the program's. A few instructions, unless the context has

@@ -95,6 +95,19 @@ fn look_ups() -> Outcome {
     Ok(Completion::Completed)
 }
 
+/// A program that forks while another of its threads is in a call that creates a QP.
+fn forks() -> Outcome {
+    let host = compiled("forks.c", "forks", &["-rdynamic", "-libverbs", "-pthread"])?;
+    for launcher in ["", RUN, &format!("{RUN} --log")] {
+        let output = pairs::with_emu(&format!("timeout 100 {launcher} {}", host.display()))?;
+        let lines: Vec<_> = output.lines().filter(|line| !line.contains("doorbell-verbs")).collect();
+        if lines != ["fine"] {
+            return Err(output.into());
+        }
+    }
+    Ok(Completion::Completed)
+}
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(1));
@@ -109,6 +122,7 @@ fn main() -> ExitCode {
         test("objects_of_a_program_that_uses_dlsym_are_taken_over", || loads_all("dlsym")),
         test("objects_of_a_program_that_uses_dlvsym_are_taken_over", || loads_all("dlvsym")),
         test("other_look_ups_end_as_without_the_library", look_ups),
+        test("children_of_a_fork_open_the_device_whatever_other_threads_do", forks),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use doorbell_sys::{ibv_cq, ibv_qp, ibv_qp_state, ibv_recv_wr, ibv_sge, ibv_srq};
 use libc::c_int;
 
-use super::{CONTROL, forget, leave_cq, registers};
+use super::{forget, leave_cq, registers};
 use crate::{
-    extended,
+    extended, fork,
     objects::{Cq, Qp, Receives, SENDS_FROM, Srq, find},
     report,
     report::Class,
@@ -54,7 +54,7 @@ pub(super) fn give_back_srq(srq: &'static Srq) -> Result<(), &'static str> {
 ///
 /// A live QP.
 pub(crate) unsafe fn give_back_qp(raw: *mut ibv_qp) -> Result<(), &'static str> {
-    let _control = CONTROL.lock();
+    let _control = fork::control();
     // SAFETY: a live QP by contract.
     match unsafe { find(raw) } {
         Some(qp) => give_back(qp),
@@ -121,7 +121,7 @@ fn give_back(first: &'static Qp) -> Result<(), &'static str> {
 ///
 /// A live CQ.
 pub(crate) unsafe fn give_back_cq(raw: *mut ibv_cq) -> Result<(), &'static str> {
-    let _control = CONTROL.lock();
+    let _control = fork::control();
     // SAFETY: a live CQ by contract.
     let Some(cq) = (unsafe { find(raw) }) else { return Ok(()) };
     give_back_unused(cq, &"the program drives it itself")
@@ -149,7 +149,7 @@ pub(super) fn give_back_unused(cq: &'static Cq, why: &dyn fmt::Display) -> Resul
 ///
 /// A live SRQ.
 pub(crate) unsafe fn give_back_shared(raw: *mut ibv_srq) -> Result<(), &'static str> {
-    let _control = CONTROL.lock();
+    let _control = fork::control();
     // SAFETY: a live SRQ by contract.
     let Some(srq) = (unsafe { find(raw) }) else { return Ok(()) };
     match srq.context.qps.all().into_iter().find(|qp| qp.srq().is_some_and(|other| ptr::eq(other, srq))) {

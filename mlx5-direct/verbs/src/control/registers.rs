@@ -8,16 +8,15 @@
 //! The control lock is held during all of this.
 
 use core::mem::zeroed;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Mutex};
 
 use doorbell_sys::{ibv_qp, ibv_qp_type};
 use mlx5_direct::{
     Sq,
     dv::abi::{DvObj, DvPair, DvQp, OBJ_QP},
 };
-use parking_lot::Mutex;
 
-use crate::{context::Context, objects::Qp, real};
+use crate::{context::Context, fork::lock, objects::Qp, real};
 
 /// A send register, by its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +57,7 @@ pub(crate) struct LeftRegisters(Mutex<BTreeMap<usize, Register>>);
 impl LeftRegisters {
     /// Forgets a QP that is about to be destroyed. Its register is that of no other QP any more.
     pub(super) fn remove(&self, raw: *mut ibv_qp) -> Option<Register> {
-        self.0.lock().remove(&raw.addr())
+        lock(&self.0).remove(&raw.addr())
     }
 }
 
@@ -87,7 +86,7 @@ pub(super) unsafe fn of_left(
 /// A QP that rings this register is libmlx5's from now on. On return, no BlueFlame copy of the
 /// library is under way there, and none follows.
 pub(super) fn leave(context: &Context, raw: *mut ibv_qp, register: Register) {
-    context.left_registers.0.lock().insert(raw.addr(), register);
+    lock(&context.left_registers.0).insert(raw.addr(), register);
     for qp in context.qps.all().into_iter().filter(|qp| qp.register.may_be(register)) {
         stop_blueflame(qp);
     }
@@ -102,7 +101,7 @@ fn stop_blueflame(qp: &Qp) {
 
 /// Before the first post of a new QP of the library.
 pub(super) fn take(context: &Context, register: Register, sq: &mut Option<Sq>) {
-    let is_shared = context.left_registers.0.lock().values().any(|left| left.may_be(register));
+    let is_shared = lock(&context.left_registers.0).values().any(|left| left.may_be(register));
     if is_shared && let Some(sq) = sq {
         sq.stop_blueflame();
     }

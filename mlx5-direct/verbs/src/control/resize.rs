@@ -15,8 +15,8 @@ use doorbell_sys::ibv_cq;
 use libc::{EINVAL, EIO, ENOMEM, EOPNOTSUPP};
 use mlx5_direct::CqBuffer;
 
-use super::CONTROL;
 use crate::{
+    fork,
     objects::{CqState, find},
     real::{self, ResizeAnswer, ResizeCommand},
     report,
@@ -65,7 +65,7 @@ impl Drop for Buffer {
 ///
 /// A live CQ.
 pub(crate) unsafe fn resize_cq(raw: *mut ibv_cq, cqe: c_int, resize: impl FnOnce() -> c_int) -> c_int {
-    let _control = CONTROL.lock();
+    let _control = fork::control();
     // SAFETY: a live CQ by contract.
     let (Some(cq), before) = (unsafe { (find(raw), (*raw).cqe) }) else { return real::call(resize) };
     let mut state = cq.state.lock();
