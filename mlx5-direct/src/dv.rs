@@ -11,13 +11,17 @@
 //! `mlx5dv_init_obj(3)`, `ibv_get_cq_event(3)`, `ibv_modify_qp(3)`; rdma-core
 //! `providers/mlx5/mlx5.c`.
 
-use core::{ffi::c_int, ffi::c_void, mem::zeroed, ptr};
+use core::{
+    ffi::{CStr, c_int, c_void},
+    mem::{transmute, zeroed},
+    ptr,
+};
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     sync::atomic::{
         AtomicPtr,
-        Ordering::{AcqRel, Acquire},
+        Ordering::{Acquire, Relaxed, Release},
     },
 };
 
@@ -179,66 +183,95 @@ pub enum CqeVersion {
     V1,
 }
 
+/// The functions of libmlx5 that this crate calls.
+#[derive(Clone, Copy)]
 struct Lib {
     init_obj: unsafe extern "C" fn(*mut abi::DvObj, u64) -> c_int,
     is_supported: unsafe extern "C" fn(*mut ibv_device) -> bool,
     query_device: unsafe extern "C" fn(*mut ibv_context, *mut abi::DvContext) -> c_int,
     create_qp:
         unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex, *mut abi::DvQpInit) -> *mut ibv_qp,
-    _lib: libloading::Library,
 }
 
-/// Threads that come here at the same time each load the library, and one of them keeps it. No
-/// thread waits for another, which may be missing in the child of a fork.
-fn lib() -> Result<&'static Lib, DvError> {
-    static LIB: AtomicPtr<Lib> = AtomicPtr::new(ptr::null_mut());
-    // SAFETY: null, or a value that is never freed.
-    if let Some(lib) = unsafe { LIB.load(Acquire).as_ref() } {
-        return Ok(lib);
-    }
-    // A failure is not kept: memory or descriptors may be short now and available later.
-    let loaded = Box::new(load().map_err(|e| DvError::Library(e.to_string()))?);
-    let loaded = Box::into_raw(loaded);
-    match LIB.compare_exchange(ptr::null_mut(), loaded, AcqRel, Acquire) {
-        // SAFETY: the value is never freed from now on.
-        Ok(_) => Ok(unsafe { &*loaded }),
-        // SAFETY: the value made above, which nobody else has; the other one is never freed.
-        Err(other) => unsafe {
-            drop(Box::from_raw(loaded));
-            Ok(&*other)
-        },
-    }
-}
+/// A function that was found; null before.
+static FOUND: [AtomicPtr<c_void>; 4] = [const { AtomicPtr::new(ptr::null_mut()) }; 4];
 
-fn load() -> Result<Lib, libloading::Error> {
-    // SAFETY: libmlx5's initialisers only register a verbs driver, as they do when libibverbs loads
-    // it; the signatures are those of mlx5dv.h.
+/// Threads that come here at the same time each look the functions up, with the same result. No
+/// thread waits for another, which may be missing in the child of a fork. A failure is not kept:
+/// memory or descriptors may be short now and available later.
+fn lib() -> Result<Lib, DvError> {
+    if FOUND[3].load(Acquire).is_null() {
+        load()?;
+    }
+    let [init_obj, is_supported, query_device, create_qp] = FOUND.each_ref().map(|found| found.load(Relaxed));
+    // SAFETY: functions with the signatures of mlx5dv.h: `load` has stored all before the last one.
     unsafe {
-        let lib = libloading::Library::new("libmlx5.so.1")?;
         Ok(Lib {
-            init_obj: first(&lib, b"mlx5dv_init_obj\0")?,
-            is_supported: *lib.get(b"mlx5dv_is_supported\0")?,
-            query_device: *lib.get(b"mlx5dv_query_device\0")?,
-            create_qp: first(&lib, b"mlx5dv_create_qp\0")?,
-            _lib: lib,
+            init_obj: transmute::<*mut c_void, unsafe extern "C" fn(*mut abi::DvObj, u64) -> c_int>(init_obj),
+            is_supported: transmute::<*mut c_void, unsafe extern "C" fn(*mut ibv_device) -> bool>(
+                is_supported,
+            ),
+            query_device: transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(*mut ibv_context, *mut abi::DvContext) -> c_int,
+            >(query_device),
+            create_qp: transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(
+                    *mut ibv_context,
+                    *mut ibv_qp_init_attr_ex,
+                    *mut abi::DvQpInit,
+                ) -> *mut ibv_qp,
+            >(create_qp),
         })
     }
 }
 
-/// The function that a program linked with libmlx5 would call. A preloaded library may stand before
-/// libmlx5's and drive queues itself; `libdoorbell-verbs.so` then learns that this crate takes the
-/// queue.
-///
-/// # Safety
-///
-/// `T` is the function's type.
-unsafe fn first<T: Copy>(lib: &libloading::Library, name: &[u8]) -> Result<T, libloading::Error> {
-    let program = libloading::os::unix::Library::this();
-    // SAFETY: the function's type by contract. Libraries that the program has at its start stay
-    // loaded.
+fn load() -> Result<(), DvError> {
+    // SAFETY: C strings. libmlx5's initialisers only register a verbs driver, as they do when
+    // libibverbs loads it. The library stays loaded.
     unsafe {
-        program.get::<T>(name).map(|function| *function).or_else(|_| lib.get(name).map(|function| *function))
+        let library = libc::dlopen(c"libmlx5.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL);
+        if library.is_null() {
+            return Err(missing());
+        }
+        // A preloaded library may stand before two functions and drive queues itself;
+        // `libdoorbell-verbs.so` then learns that this crate takes the queue.
+        let names = [
+            (libc::RTLD_DEFAULT, c"mlx5dv_init_obj"),
+            (library, c"mlx5dv_is_supported"),
+            (library, c"mlx5dv_query_device"),
+            (libc::RTLD_DEFAULT, c"mlx5dv_create_qp"),
+        ];
+        for (found, (first, name)) in FOUND.iter().zip(names) {
+            let mut function = libc::dlsym(first, name.as_ptr());
+            if function.is_null() {
+                function = libc::dlsym(library, name.as_ptr());
+            }
+            if function.is_null() {
+                return Err(missing());
+            }
+            found.store(function, Release);
+        }
     }
+    Ok(())
+}
+
+/// What the dynamic linker says.
+fn missing() -> DvError {
+    let mut text = String::new();
+    // SAFETY: null or a C string, which is this thread's until it calls the dynamic linker again.
+    unsafe {
+        let error = libc::dlerror();
+        if !error.is_null() {
+            let error = CStr::from_ptr(error).to_str().unwrap_or_default();
+            // Memory may be what is missing.
+            if text.try_reserve(error.len()).is_ok() {
+                text.push_str(error);
+            }
+        }
+    }
+    DvError::Library(text)
 }
 
 fn checked(call: &'static str, rc: c_int) -> Result<(), DvError> {
@@ -269,7 +302,7 @@ fn require<T>(ptr: *mut T, what: &'static str) -> Result<*mut T, DvError> {
     if ptr.is_null() { Err(LayoutError::Pointer { what }.into()) } else { Ok(ptr) }
 }
 
-unsafe fn lib_for(context: *mut ibv_context) -> Result<&'static Lib, DvError> {
+unsafe fn lib_for(context: *mut ibv_context) -> Result<Lib, DvError> {
     let lib = lib()?;
     let context = require(context, "verbs context")?;
     // SAFETY: the caller passes a live context, which points to its live device.

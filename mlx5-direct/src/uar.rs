@@ -7,10 +7,10 @@
 
 use core::ptr::{self, NonNull};
 use std::{
-    collections::BTreeMap,
+    alloc::{Layout, alloc},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -63,7 +63,11 @@ pub(crate) const BLUEFLAME_BYTES: u32 = 256;
 
 /// How queues use a send register.
 #[derive(Debug)]
+#[repr(C)]
 struct RegisterUse {
+    address: usize,
+    /// The queues that have the register. Changed under the lock of the list.
+    queues: AtomicUsize,
     /// What a queue adds to its position for a request of one block, before it compares the
     /// position with its limit: [`ONE_BLOCK`], or [`DOORBELLS_ONLY`] as soon as several queues have
     /// the register, or if the register has no BlueFlame.
@@ -73,13 +77,13 @@ struct RegisterUse {
 /// No limit is so far away.
 const DOORBELLS_ONLY: u64 = 1 << 62;
 
-/// Every send register of the process that queues of this crate use, by address.
-static REGISTERS: Mutex<BTreeMap<usize, Weak<RegisterUse>>> = Mutex::new(BTreeMap::new());
+/// Every send register of the process that queues of this crate use.
+static REGISTERS: Mutex<Vec<&RegisterUse>> = Mutex::new(Vec::new());
 
 /// The list of the process's send registers, locked until this is dropped; see [`hold_registers`].
 #[derive(Debug)]
 pub struct HeldRegisters {
-    _registers: MutexGuard<'static, BTreeMap<usize, Weak<RegisterUse>>>,
+    _registers: MutexGuard<'static, Vec<&'static RegisterUse>>,
 }
 
 /// Locks the list of send registers, which is the only lock that all queues of the process share: a
@@ -87,7 +91,7 @@ pub struct HeldRegisters {
 /// own, whoever holds the lock of the parent's. So a program need not call this.
 #[must_use]
 pub fn hold_registers() -> HeldRegisters {
-    HeldRegisters { _registers: REGISTERS.lock().unwrap_or_else(PoisonError::into_inner) }
+    HeldRegisters { _registers: registers() }
 }
 
 /// Sees to it that the child of a fork begins with an empty list: another thread may have had the
@@ -98,7 +102,7 @@ fn watch_forks() {
     extern "C" fn in_child() {
         // SAFETY: the child has one thread. A guard that it has from before the fork unlocks the new
         // lock, which changes nothing. The parent's list is not freed.
-        unsafe { ptr::from_ref(&REGISTERS).cast_mut().write(Mutex::new(BTreeMap::new())) };
+        unsafe { ptr::from_ref(&REGISTERS).cast_mut().write(Mutex::new(Vec::new())) };
     }
     // Of several threads that come here first, each may register the handler.
     if !WATCHED.load(Relaxed) {
@@ -108,19 +112,52 @@ fn watch_forks() {
     }
 }
 
-/// The use of the register at this address. A second user makes the register doorbell-only.
-fn register_use(address: usize, doorbell_only: bool) -> Arc<RegisterUse> {
-    watch_forks();
-    let mut registers = REGISTERS.lock().unwrap_or_else(PoisonError::into_inner);
-    registers.retain(|_, user| user.strong_count() > 0);
-    if let Some(user) = registers.get(&address).and_then(Weak::upgrade) {
-        user.step.store(DOORBELLS_ONLY, Relaxed);
-        return user;
+fn registers() -> MutexGuard<'static, Vec<&'static RegisterUse>> {
+    REGISTERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One queue's use of a register.
+#[derive(Debug)]
+struct User(&'static RegisterUse);
+
+impl User {
+    /// The use of the register at this address; `None` without memory. A second user makes the
+    /// register doorbell-only.
+    fn of(address: usize, doorbell_only: bool) -> Option<Self> {
+        watch_forks();
+        let mut registers = registers();
+        if let Some(known) = registers.iter().find(|known| known.address == address) {
+            known.queues.fetch_add(1, Relaxed);
+            known.step.store(DOORBELLS_ONLY, Relaxed);
+            return Some(Self(known));
+        }
+        registers.try_reserve(1).ok()?;
+        let step = if doorbell_only { DOORBELLS_ONLY } else { ONE_BLOCK };
+        // SAFETY: the size is not zero. The memory is new, and has room and alignment for the value.
+        let new = unsafe {
+            let new = alloc(Layout::new::<RegisterUse>()).cast::<RegisterUse>();
+            if new.is_null() {
+                return None;
+            }
+            new.write(RegisterUse { address, queues: AtomicUsize::new(1), step: AtomicU64::new(step) });
+            &*new
+        };
+        registers.push(new);
+        Some(Self(new))
     }
-    let step = if doorbell_only { DOORBELLS_ONLY } else { ONE_BLOCK };
-    let user = Arc::new(RegisterUse { step: AtomicU64::new(step) });
-    registers.insert(address, Arc::downgrade(&user));
-    user
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let mut registers = registers();
+        // The child of a fork does not find what is its parent's.
+        let Some(at) = registers.iter().position(|known| ptr::eq(*known, self.0)) else { return };
+        if self.0.queues.fetch_sub(1, Relaxed) == 1 {
+            registers.swap_remove(at);
+            // SAFETY: made in `of` as a box is; it was the last user, and the list has it no more.
+            drop(unsafe { Box::from_raw(ptr::from_ref(self.0).cast_mut()) });
+        }
+    }
 }
 
 /// The register that rings a send queue: two halves that are used in turn.
@@ -134,7 +171,7 @@ pub(crate) struct SendRegister {
     half: NonNull<u8>,
     /// Distance of the halves, as a bit of their addresses; 0 if there is one half only.
     toggle: usize,
-    user: Arc<RegisterUse>,
+    user: User,
     _keep: Keep,
 }
 
@@ -145,14 +182,16 @@ unsafe impl Send for SendRegister {}
 unsafe impl Sync for SendRegister {}
 
 impl SendRegister {
+    /// `None` without memory.
+    ///
     /// # Safety
     ///
     /// While the value lives, `register` is aligned to twice `bytes`, at least to 8, and valid for
     /// stores to two halves of `bytes` bytes each, or of 8 bytes if `bytes` is 0. Only values of
     /// this type store there.
-    pub(crate) unsafe fn new(register: NonNull<u8>, bytes: u32, blueflame: bool, keep: Keep) -> Self {
-        let user = register_use(register.addr().get(), bytes == 0 || !blueflame);
-        Self { half: register, toggle: bytes as usize, user, _keep: keep }
+    pub(crate) unsafe fn new(register: NonNull<u8>, bytes: u32, blueflame: bool, keep: Keep) -> Option<Self> {
+        let user = User::of(register.addr().get(), bytes == 0 || !blueflame)?;
+        Some(Self { half: register, toggle: bytes as usize, user, _keep: keep })
     }
 
     /// Whether BlueFlame may be used now.
@@ -166,12 +205,12 @@ impl SendRegister {
     /// is within the limit, and BlueFlame is not used.
     #[inline(always)]
     pub(crate) fn step(&self) -> u64 {
-        self.user.step.load(Relaxed)
+        self.user.0.step.load(Relaxed)
     }
 
     /// From now on, every queue that has the register rings it by doorbells only.
     pub(crate) fn stop_blueflame(&self) {
-        self.user.step.store(DOORBELLS_ONLY, Relaxed);
+        self.user.0.step.store(DOORBELLS_ONLY, Relaxed);
     }
 
     /// Call this before a ring: the record, and earlier stores to the register, become visible
@@ -275,7 +314,7 @@ mod tests {
             let child = libc::fork();
             if child == 0 {
                 libc::alarm(30);
-                drop(register_use(0x200, false));
+                drop(User::of(0x200, false));
                 libc::_exit(0);
             }
             let mut status = 0;
@@ -287,7 +326,7 @@ mod tests {
     /// Another thread has the lock at the fork, or the thread that forks has it.
     #[test]
     fn a_child_does_not_wait_for_the_lock_of_its_parent() {
-        drop(register_use(0x300, false));
+        drop(User::of(0x300, false));
         let (locked, forked) = (Barrier::new(2), Barrier::new(2));
         let ended = std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -313,7 +352,7 @@ mod tests {
         let ended = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Relaxed) {
-                    drop(register_use(0x100, false));
+                    drop(User::of(0x100, false));
                 }
             });
             let ended = (0..FORKS).take_while(|_| child_ends()).count();

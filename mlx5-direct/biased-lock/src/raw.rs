@@ -8,6 +8,7 @@ use super::platform::{
     is_still, light_fence, park, parked, parking_fence, pause, release_fence, thread_id, unpark_one,
     visits_only,
 };
+use std::alloc::Layout;
 use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
@@ -47,18 +48,26 @@ pub(super) fn no_reuse(_: usize) -> Option<&'static Bias> {
 }
 
 impl Bias {
-    /// A new bias of this thread, in no lock.
-    pub(super) fn allocate(thread: usize) -> &'static Self {
-        Box::leak(Box::new(Self {
-            thread: AtomicUsize::new(thread),
-            open: AtomicUsize::new(0),
-            next: AtomicPtr::new(std::ptr::null_mut()),
-            lock: AtomicUsize::new(0),
-            last: AtomicUsize::new(0),
-            streak: AtomicU32::new(0),
-            needed: AtomicU32::new(0),
-            value: AtomicPtr::new(std::ptr::null_mut()),
-        }))
+    /// A new bias of this thread, in no lock; `None` without memory. Freed as a box.
+    pub(super) fn allocate(thread: usize) -> Option<&'static Self> {
+        // SAFETY: the size is not zero. The memory is new, and has room and alignment for the value.
+        unsafe {
+            let bias = std::alloc::alloc(Layout::new::<Self>()).cast::<Self>();
+            if bias.is_null() {
+                return None;
+            }
+            bias.write(Self {
+                thread: AtomicUsize::new(thread),
+                open: AtomicUsize::new(0),
+                next: AtomicPtr::new(std::ptr::null_mut()),
+                lock: AtomicUsize::new(0),
+                last: AtomicUsize::new(0),
+                streak: AtomicU32::new(0),
+                needed: AtomicU32::new(0),
+                value: AtomicPtr::new(std::ptr::null_mut()),
+            });
+            Some(&*bias)
+        }
     }
 
     /// The owner's thread ID, or 0.
@@ -261,12 +270,14 @@ impl Raw {
             }
             None if has_heavy_fence() && !visits_only() => {}
             None => {
-                self.bias.store(self.bias_of(0, reuse).address(), Ordering::SeqCst);
+                if let Some(shared) = self.bias_of(0, reuse) {
+                    self.bias.store(shared.address(), Ordering::SeqCst);
+                }
                 return Entered::Shared(slow);
             }
         }
         // This thread becomes the owner. It is inside before others see its bias.
-        let own = self.bias_of(thread, reuse);
+        let Some(own) = self.bias_of(thread, reuse) else { return Entered::Shared(slow) };
         own.open.store(0, Ordering::Relaxed);
         self.bias.store(own.address(), Ordering::SeqCst);
         if let Some(second) = second {
@@ -275,33 +286,34 @@ impl Raw {
         Entered::Owner(Owner(own))
     }
 
-    /// The bias of this thread in this lock's ring; a new one if there is none. Under `slow`.
-    fn bias_of(&self, thread: usize, reuse: Reuse) -> &'static Bias {
+    /// The bias of this thread in this lock's ring; a new one if there is none; `None` without memory.
+    /// Under `slow`.
+    fn bias_of(&self, thread: usize, reuse: Reuse) -> Option<&'static Bias> {
         let current = deref(self.bias.load(Ordering::Relaxed));
         let of = |thread| current.and_then(|bias| bias.ring().find(|bias| bias.thread() == thread));
         if let Some(bias) = of(thread) {
-            return bias;
+            return Some(bias);
         }
         if let Some(unused) = reuse(thread) {
             self.link(unused, current);
-            return unused;
+            return Some(unused);
         }
         if let Some(spare) = of(SPARE) {
             spare.thread.store(thread, Ordering::Relaxed);
-            return spare;
+            return Some(spare);
         }
-        let bias = Bias::allocate(thread);
+        let bias = Bias::allocate(thread)?;
         self.link(bias, current);
-        bias
+        Some(bias)
     }
 
-    /// Makes the biases for the first owners, of which `owners` can follow each other. Then their
-    /// entries allocate nothing. For a new lock, which no other thread uses.
+    /// Makes the biases for the first owners, of which `owners` can follow each other, as far as there
+    /// is memory. Then their entries allocate nothing. For a new lock, which no other thread uses.
     pub(super) fn reserve(&self, owners: usize, reuse: Reuse) {
-        let shared = self.bias_of(0, reuse);
+        let Some(shared) = self.bias_of(0, reuse) else { return };
         self.bias.store(shared.address(), Ordering::Release);
-        let spare = || reuse(SPARE).unwrap_or_else(|| Bias::allocate(SPARE));
-        (0..owners).for_each(|_| self.link(spare(), Some(shared)));
+        let spare = || reuse(SPARE).or_else(|| Bias::allocate(SPARE));
+        (0..owners).map_while(|_| spare()).for_each(|spare| self.link(spare, Some(shared)));
     }
 
     /// Puts a new bias into the ring behind `current`.
@@ -322,9 +334,13 @@ impl Raw {
     fn revoke(&self, reuse: Reuse, second: Option<SecondWord>) {
         let Some(last) = deref(self.bias.load(Ordering::Relaxed)) else { return };
         if last.thread() != 0 {
-            let shared = self.bias_of(0, reuse);
-            shared.begin_sharing();
-            self.bias.store(shared.address(), Ordering::SeqCst);
+            if let Some(shared) = self.bias_of(0, reuse) {
+                shared.begin_sharing();
+                self.bias.store(shared.address(), Ordering::SeqCst);
+            } else {
+                // Without memory, the lock begins anew, and its biases are leaked.
+                self.bias.store(std::ptr::null_mut(), Ordering::SeqCst);
+            }
             if let Some(second) = second {
                 second.hide();
             }

@@ -152,7 +152,8 @@ impl SqLayout {
         let ring = unsafe { SqMem::new(base, parts.block_count, keep.clone()) }
             .map_err(|_| LayoutError::NoMemory)?;
         // SAFETY: valid by the caller's contract, alignment checked above.
-        let register = unsafe { SendRegister::new(register, parts.register_bytes, parts.blueflame, keep) };
+        let register = unsafe { SendRegister::new(register, parts.register_bytes, parts.blueflame, keep) }
+            .ok_or(LayoutError::NoMemory)?;
         Ok(Self {
             ring,
             dbrec,

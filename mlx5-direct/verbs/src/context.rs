@@ -23,7 +23,7 @@ use crate::{
     poll, post, real,
     regions::{Place, Regions},
     report,
-    table::ByNumber,
+    table::{ByNumber, leak},
 };
 
 type CreateCqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
@@ -32,6 +32,9 @@ type CreateSrqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr
 type CreateWq = unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq;
 type AllocNullMr = unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr;
 type RegDmMr = unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr;
+
+/// Why a context or an object is left, if memory is short.
+pub(crate) const NO_MEMORY: &str = "no memory for it";
 
 /// libmlx5's functions of one context, and the QPs that were taken over there.
 pub(crate) struct Context {
@@ -143,7 +146,8 @@ pub(crate) unsafe fn patch(raw: *mut ibv_context) {
     else {
         return left(&"the driver lacks an operation");
     };
-    let context = Box::leak(Box::new(Context {
+    let (Some(qps), Some(objects)) = (ByNumber::new(), Objects::new()) else { return left(&NO_MEMORY) };
+    let context = leak(Context {
         post_send,
         post_recv,
         post_srq_recv,
@@ -157,11 +161,12 @@ pub(crate) unsafe fn patch(raw: *mut ibv_context) {
         alloc_null_mr: None,
         reg_dm_mr: None,
         left_registers: LeftRegisters::default(),
-        qps: ByNumber::new(),
-        objects: Objects::new(),
+        qps,
+        objects,
         regions: Regions::default(),
         debug_file: report::debug_file(),
-    }));
+    });
+    let Some(context) = context else { return left(&NO_MEMORY) };
     context.create_cq_ex = exchange!(raw, create_cq_ex, create_cq_ex);
     context.create_qp_ex = exchange!(raw, create_qp_ex, create_qp_ex);
     context.create_srq_ex = exchange!(raw, create_srq_ex, create_srq_ex);
@@ -268,10 +273,7 @@ unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
         let context = Context::of((*pd).context);
         let Some(alloc) = context.alloc_null_mr else { return core::ptr::null_mut() };
         let mr = alloc(pd);
-        if let Some(mr) = mr.as_ref() {
-            context.regions.set(mr.lkey, Some(Place::Null));
-        }
-        mr
+        noted(&context.regions, mr, Some(Place::Null))
     }
 }
 
@@ -289,9 +291,24 @@ unsafe extern "C" fn reg_dm_mr(
         let context = Context::of((*pd).context);
         let Some(register) = context.reg_dm_mr else { return core::ptr::null_mut() };
         let mr = register(pd, dm, offset, bytes, access);
-        if let Some(mr) = mr.as_ref() {
-            context.regions.set(mr.lkey, Some(Place::Unreachable));
-        }
-        mr
+        noted(&context.regions, mr, Some(Place::Unreachable))
     }
+}
+
+/// Notes where the memory of a region is, and returns the region; ends the region and returns null
+/// if there is no memory for that.
+///
+/// # Safety
+///
+/// `mr` is null, or a live region that no other thread knows yet.
+pub(crate) unsafe fn noted(regions: &Regions, mr: *mut ibv_mr, place: Option<Place>) -> *mut ibv_mr {
+    // SAFETY: null or live by contract; the region is not used any more after its end.
+    unsafe {
+        if mr.as_ref().is_none_or(|mr| regions.set(mr.lkey, place)) {
+            return mr;
+        }
+        real::ibv_dereg_mr().map(|end| end(mr));
+    }
+    real::set_errno(libc::ENOMEM);
+    core::ptr::null_mut()
 }

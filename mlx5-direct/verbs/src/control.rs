@@ -22,13 +22,14 @@ use libc::{EOPNOTSUPP, c_int};
 use mlx5_direct::{DvError, LayoutError, Rq, Sq, queue_mem::SqCaps};
 
 use crate::{
-    context::Context,
+    context::{Context, NO_MEMORY},
     extended::{self, Batch},
     extended_cq::{self, Session},
     fork,
     objects::{CONTEXTS, Cq, CqState, Held, Qp, Raw, Receives, SENDS_FROM, Srq, find},
     real, report,
     report::Class,
+    table::leak,
 };
 
 mod give_back;
@@ -41,10 +42,39 @@ pub(crate) use registers::{LeftRegisters, Register};
 pub(crate) use resize::{Buffer, resize_cq};
 
 /// Why a queue stays with libmlx5, or cannot.
-type Reason = Box<dyn fmt::Display>;
+enum Reason {
+    Text(&'static str),
+    /// It is a QP of this type.
+    Type(ibv_qp_type::Type),
+    Queue(DvError),
+}
 
-fn reason(why: impl fmt::Display + 'static) -> Reason {
-    Box::new(why)
+impl Reason {
+    fn is_memory(&self) -> bool {
+        matches!(self, Self::Text(NO_MEMORY) | Self::Queue(DvError::Layout(LayoutError::NoMemory)))
+    }
+}
+
+impl From<&'static str> for Reason {
+    fn from(text: &'static str) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<DvError> for Reason {
+    fn from(error: DvError) -> Self {
+        Self::Queue(error)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Type(qp_type) => write!(f, "QP type {qp_type}"),
+            Self::Queue(error) => error.fmt(f),
+        }
+    }
 }
 
 /// Registers a context. Returns false if there is no place for it.
@@ -93,7 +123,7 @@ pub(crate) unsafe fn close_context(raw: *mut ibv_context, close: impl FnOnce() -
 
 /// Frees an object that is in no table any more and that no other thread uses.
 fn free<T>(object: &'static T) {
-    // SAFETY: objects are made by `Box::leak`, and are freed once, when their verbs object is gone.
+    // SAFETY: objects are made by `leak`, and are freed once, when their verbs object is gone.
     drop(unsafe { Box::from_raw(ptr::from_ref(object).cast_mut()) });
 }
 
@@ -124,13 +154,17 @@ pub(crate) unsafe fn add_extended_cq(raw: *mut ibv_cq_ex, attr: &ibv_cq_init_att
 pub(crate) unsafe fn add_cq(raw: *mut ibv_cq, session: Option<Session>) -> Option<&'static Cq> {
     // SAFETY: a live CQ, with its open context.
     let context = (!raw.is_null()).then(|| unsafe { CONTEXTS.get((*raw).context) }).flatten()?;
-    let cq = Box::leak(Box::new(Cq {
+    let cq = leak(Cq {
         raw: Raw::new(raw),
         context,
         left: AtomicBool::new(false),
         state: BiasedMutex::new(CqState::default()),
         session,
-    }));
+    });
+    let Some(cq) = cq else {
+        report::left(Class::Cq, format_args!("CQ {raw:p}"), &NO_MEMORY);
+        return None;
+    };
     let _control = fork::control();
     // SAFETY: a live CQ, which is new.
     if !unsafe { context.objects.of::<ibv_cq>().insert(raw, cq) } {
@@ -195,12 +229,11 @@ pub(crate) unsafe fn add_srq(raw: *mut ibv_srq) {
         Err(why) => return report::left(Class::Srq, format_args!("SRQ {raw:p}"), &why),
     };
     let number = direct.srqn();
-    let srq = Box::leak(Box::new(Srq {
-        raw: Raw::new(raw),
-        context,
-        direct: BiasedMutex::new(direct),
-        qps: AtomicU32::new(0),
-    }));
+    let srq =
+        leak(Srq { raw: Raw::new(raw), context, direct: BiasedMutex::new(direct), qps: AtomicU32::new(0) });
+    let Some(srq) = srq else {
+        return report::left(Class::Srq, format_args!("SRQ {number:#x}"), &NO_MEMORY);
+    };
     let _control = fork::control();
     // SAFETY: a live SRQ, which is new.
     if unsafe { context.objects.of::<ibv_srq>().insert(raw, srq) } {
@@ -256,27 +289,36 @@ impl Wanted {
     fn obstacle(&self) -> Option<Reason> {
         use ibv_qp_type::*;
         if let Some(why) = self.special {
-            return Some(reason(why));
+            return Some(why.into());
         }
         let receives = match self.qp_type {
             IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD => true,
             IBV_QPT_XRC_SEND => false,
-            other => return Some(reason(format!("QP type {other}"))),
+            other => return Some(Reason::Type(other)),
         };
         // SAFETY: the program names live objects, or null.
         let (send_cq, recv_cq, srq) = unsafe { (find(self.send_cq), find(self.recv_cq), find(self.srq)) };
         if send_cq.is_none() || receives && recv_cq.is_none() {
-            return Some(reason("its CQ is libmlx5's"));
+            return Some("its CQ is libmlx5's".into());
         }
-        (receives && !self.srq.is_null() && srq.is_none()).then(|| reason("its SRQ is libmlx5's"))
+        (receives && !self.srq.is_null() && srq.is_none()).then(|| "its SRQ is libmlx5's".into())
     }
 
     /// Leaves the CQs and the SRQ to libmlx5, if they are not in use here.
     fn leave(&self) -> Result<(), &'static str> {
         // SAFETY: the program names live objects, or null.
         let (cqs, srq) = unsafe { ([find(self.send_cq), find(self.recv_cq)], find(self.srq)) };
-        if cqs.iter().flatten().any(|cq| cq.state.lock().direct.is_some()) {
-            return Err("its CQ is polled by doorbell-verbs");
+        for cq in cqs.iter().flatten() {
+            let mut state = cq.state.lock();
+            if state.direct.is_none() {
+                continue;
+            }
+            // A CQ that was taken over for a QP which then was left is unused.
+            if state.polled || cq.context.qps.all().any(|qp| qp.cqs().any(|other| ptr::eq(other, *cq))) {
+                return Err("its CQ is polled by doorbell-verbs");
+            }
+            state.direct = None;
+            report::given_back(Class::Cq);
         }
         if srq.is_some_and(|srq| srq.qps.load(Relaxed) > 0) {
             return Err("its SRQ is posted to by doorbell-verbs");
@@ -338,10 +380,10 @@ pub(crate) fn create_qp(
     }
     let control = fork::control();
     let obstacle = wanted.obstacle();
-    if obstacle.is_some()
+    if let Some(obstacle) = &obstacle
         && let Err(why) = wanted.leave()
     {
-        return refuse("QP", &format_args!("{}; {why}", obstacle.unwrap_or_else(|| reason(""))));
+        return refuse("QP", &format_args!("{obstacle}; {why}"));
     }
     let raw = real::call(create);
     if raw.is_null() {
@@ -361,6 +403,10 @@ pub(crate) fn create_qp(
                 if let Err(in_use) = wanted.leave() {
                     // SAFETY: a live QP that the program does not know.
                     real::call(|| real::ibv_destroy_qp().map(|destroy| unsafe { destroy(raw) }));
+                    if why.is_memory() {
+                        real::set_errno(libc::ENOMEM);
+                        return ptr::null_mut();
+                    }
                     return refuse("QP", &format_args!("{why}; {in_use}"));
                 }
                 why
@@ -410,26 +456,27 @@ unsafe fn take_over(
     // SAFETY: a live QP to which nothing was posted, and its capacities. From now on its requests
     // are posted here, and its CQs are polled here. The program keeps the rules of verbs for its
     // memory.
-    let mut sq = real::call(|| optional(unsafe { Sq::from_verbs_with(raw, caps) })).map_err(reason)?;
+    let mut sq = real::call(|| optional(unsafe { Sq::from_verbs_with(raw, caps) }))?;
     let receive = match srq {
         Some(srq) => Receives::Shared(srq),
         None if !receives => Receives::Own(BiasedMutex::new(None)),
-        // SAFETY: as above.
-        None => Receives::Own(BiasedMutex::new(
-            real::call(|| optional(unsafe { Rq::from_verbs_with(raw, cap.max_recv_wr) })).map_err(reason)?,
-        )),
+        None => {
+            // SAFETY: as above.
+            let rq = real::call(|| optional(unsafe { Rq::from_verbs_with(raw, cap.max_recv_wr) }))?;
+            Receives::Own(BiasedMutex::new(rq))
+        }
     };
     for cq in [send_cq, recv_cq].into_iter().flatten() {
-        take_over_cq(cq).map_err(reason)?;
+        take_over_cq(cq)?;
     }
     // SAFETY: a live QP of a type that `obstacle` accepts: it has a send queue.
     let register = unsafe { Register::of(raw) };
     registers::take(context, register, &mut sq);
     // SAFETY: a live QP.
-    let batch = unsafe { Batch::new(raw, sq.as_ref()) }.map_err(|_| reason("no memory for requests"))?;
+    let batch = unsafe { Batch::new(raw, sq.as_ref()) }.map_err(|_| NO_MEMORY)?;
     // SAFETY: a live QP.
     let number = unsafe { (*raw).qp_num };
-    let qp = Box::leak(Box::new(Qp {
+    let qp = leak(Qp {
         raw: Raw::new(raw),
         context,
         number,
@@ -440,18 +487,24 @@ unsafe fn take_over(
         send_cq,
         recv_cq,
         batch,
-    }));
+    });
+    let qp: &Qp = qp.ok_or(NO_MEMORY)?;
     // SAFETY: a live QP, which is new.
     if !unsafe { qp.context.objects.of::<ibv_qp>().insert(raw, qp) } {
         free(qp);
-        return Err(reason("no place in the table"));
+        return Err("no place in the table".into());
     }
     // A QP that is being destroyed by another thread may have had the number.
     // SAFETY: a QP is freed under the control lock, after its entry was removed.
     if let Some(before) = unsafe { context.qps.get(number) } {
         clean(before);
     }
-    context.qps.set(number, Some(qp));
+    if !context.qps.set(number, Some(qp)) {
+        // SAFETY: a live QP.
+        unsafe { qp.context.objects.of::<ibv_qp>().remove(raw) };
+        free(qp);
+        return Err(NO_MEMORY.into());
+    }
     if let Some(srq) = srq {
         srq.qps.fetch_add(1, Relaxed);
     }

@@ -330,18 +330,17 @@ pub unsafe extern "C" fn mlx5dv_init_obj(object: *mut DvObj, kinds: u64) -> c_in
     unsafe { init(object, kinds) }
 }
 
-/// Notes where the memory of a region is.
+/// As [`context::noted`], for any context.
 ///
 /// # Safety
 ///
 /// `pd` is a live PD; `mr` is null, or a live region that no other thread knows yet.
-unsafe fn note(pd: *const ibv_pd, mr: *const ibv_mr, place: Option<Place>) {
-    // SAFETY: null or live by contract, with its open context.
+unsafe fn note(pd: *const ibv_pd, mr: *mut ibv_mr, place: Option<Place>) -> *mut ibv_mr {
+    // SAFETY: live by contract, with its open context.
     unsafe {
-        if let Some(mr) = mr.as_ref()
-            && let Some(context) = CONTEXTS.get((*pd).context)
-        {
-            context.regions.set(mr.lkey, place);
+        match CONTEXTS.get((*pd).context) {
+            Some(context) => context::noted(&context.regions, mr, place),
+            None => mr,
         }
     }
 }
@@ -371,8 +370,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     // SAFETY: the caller's arguments; the region is null or new.
     unsafe {
         let mr = register(pd, at, bytes, access);
-        note(pd, mr, place(at, bytes, at as u64, access.cast_unsigned()));
-        mr
+        note(pd, mr, place(at, bytes, at as u64, access.cast_unsigned()))
     }
 }
 
@@ -393,8 +391,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     // SAFETY: the caller's arguments; the region is null or new.
     unsafe {
         let mr = register(pd, at, bytes, iova, access);
-        note(pd, mr, place(at, bytes, iova, access.cast_unsigned()));
-        mr
+        note(pd, mr, place(at, bytes, iova, access.cast_unsigned()))
     }
 }
 
@@ -415,8 +412,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     // SAFETY: the caller's arguments; the region is null or new.
     unsafe {
         let mr = register(pd, at, bytes, iova, access);
-        note(pd, mr, place(at, bytes, iova, access));
-        mr
+        note(pd, mr, place(at, bytes, iova, access))
     }
 }
 
@@ -438,8 +434,7 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     // SAFETY: the caller's arguments; the region is null or new.
     unsafe {
         let mr = register(pd, offset, bytes, iova, fd, access);
-        note(pd, mr, Some(Place::Unreachable));
-        mr
+        note(pd, mr, Some(Place::Unreachable))
     }
 }
 
@@ -462,8 +457,7 @@ pub unsafe extern "C" fn mlx5dv_reg_dmabuf_mr(
     // SAFETY: the caller's arguments; the region is null or new.
     unsafe {
         let mr = register(pd, offset, bytes, iova, fd, access, mlx5_access);
-        note(pd, mr, Some(Place::Unreachable));
-        mr
+        note(pd, mr, Some(Place::Unreachable))
     }
 }
 
@@ -478,8 +472,7 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv
     // SAFETY: the caller's arguments; the region is null or new.
     unsafe {
         let mr = import(pd, handle);
-        note(pd, mr, Some(Place::Unreachable));
-        mr
+        note(pd, mr, Some(Place::Unreachable))
     }
 }
 
@@ -495,10 +488,13 @@ pub unsafe extern "C" fn mlx5dv_create_mkey(attr: *mut MkeyInit) -> *mut Mkey {
     // stays noted until a region gets its number.
     unsafe {
         let mkey = create(attr);
-        if let Some(mkey) = mkey.as_ref()
+        if let Some(key) = mkey.as_ref()
             && let Some(context) = CONTEXTS.get((*(*attr).pd).context)
+            && !context.regions.set(key.lkey, Some(Place::Unreachable))
         {
-            context.regions.set(mkey.lkey, Some(Place::Unreachable));
+            real::mlx5dv_destroy_mkey().map(|end| end(mkey));
+            real::set_errno(libc::ENOMEM);
+            return ptr::null_mut();
         }
         mkey
     }
@@ -522,14 +518,20 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     const TRANSLATION: c_int = 1;
     const ACCESS: c_int = 1 << 2;
     let Some(change) = real::ibv_rereg_mr() else { return -1 };
-    // SAFETY: the caller's arguments, a live region among them, which has a live PD before and after.
-    // No payload arrives in the region while it changes.
+    // SAFETY: the caller's arguments, a live region among them, with its open context. No payload
+    // arrives in the region while it changes.
     unsafe {
-        let before = CONTEXTS.get((*mr).context).and_then(|context| context.regions.remove((*mr).lkey));
+        let context = CONTEXTS.get((*mr).context);
+        let before = context.and_then(|context| context.regions.remove((*mr).lkey));
         let result = change(mr, flags, pd, at, bytes, access);
         let access = if flags & ACCESS != 0 { access.cast_unsigned() } else { 0 };
-        let place = if flags & TRANSLATION != 0 { place(at, bytes, at as u64, access) } else { before };
-        note((*mr).pd, mr, if result == 0 { place } else { before });
+        let changed = if flags & TRANSLATION != 0 { place(at, bytes, at as u64, access) } else { before };
+        let now = if result == 0 { changed } else { before };
+        // Only a zero-based region that was not before needs memory here.
+        if context.is_some_and(|context| !context.regions.set((*mr).lkey, now)) {
+            real::set_errno(libc::ENOMEM);
+            return -1;
+        }
         result
     }
 }
@@ -544,11 +546,14 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     let Some(end) = real::ibv_dereg_mr() else { return ENOSYS };
     // SAFETY: the caller's argument, a live region.
     unsafe {
-        let before = CONTEXTS.get((*mr).context).and_then(|context| context.regions.remove((*mr).lkey));
+        let context = CONTEXTS.get((*mr).context);
+        let (lkey, before) = ((*mr).lkey, context.and_then(|context| context.regions.remove((*mr).lkey)));
         let result = end(mr);
-        if result != 0 {
-            // The region is still there.
-            note((*mr).pd, mr, before);
+        if result != 0
+            && let Some(context) = context
+        {
+            // The region is still there, and so is its place in the list.
+            let _ = context.regions.set(lkey, before);
         }
         result
     }

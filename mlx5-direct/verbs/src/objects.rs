@@ -28,8 +28,9 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    pub(crate) fn new() -> Self {
-        Self { cqs: Table::on_heap(), srqs: Table::on_heap(), qps: Table::on_heap() }
+    /// `None` without memory.
+    pub(crate) fn new() -> Option<Self> {
+        Some(Self { cqs: Table::on_heap()?, srqs: Table::on_heap()?, qps: Table::on_heap()? })
     }
 
     /// The objects of one class.

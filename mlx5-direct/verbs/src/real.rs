@@ -137,6 +137,7 @@ functions! {
     ibv_rereg_mr(*mut ibv_mr, c_int, *mut ibv_pd, *mut c_void, usize, c_int) -> c_int;
     ibv_dereg_mr(*mut ibv_mr) -> c_int;
     mlx5dv_create_mkey(*mut MkeyInit) -> *mut Mkey;
+    mlx5dv_destroy_mkey(*mut Mkey) -> c_int;
 }
 
 thread_local! {

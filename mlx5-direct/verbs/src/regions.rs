@@ -5,12 +5,9 @@
 //! The others are kept here by their key, from their registration on, so that the copy goes where
 //! the device would have written, or nowhere.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+use std::sync::{
+    Mutex,
+    atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
 use mlx5_direct::DataSeg;
@@ -35,29 +32,40 @@ pub(crate) enum Place {
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     count: AtomicUsize,
-    places: Mutex<BTreeMap<u32, Place>>,
+    /// In the order of the keys.
+    places: Mutex<Vec<(u32, Place)>>,
 }
 
 impl Regions {
     /// A region has this place from now on; `None`: where the program's addresses say. Called before
-    /// the program has the key.
-    pub(crate) fn set(&self, lkey: u32, place: Option<Place>) {
+    /// the program has the key. Returns false without memory: then nothing was noted.
+    #[must_use]
+    pub(crate) fn set(&self, lkey: u32, place: Option<Place>) -> bool {
         if place.is_none() && self.count.load(Relaxed) == 0 {
-            return;
+            return true;
         }
         let mut places = lock(&self.places);
-        match place {
-            Some(place) => places.insert(lkey, place),
-            None => places.remove(&lkey),
-        };
+        match (places.binary_search_by_key(&lkey, |(key, _)| *key), place) {
+            (Ok(at), Some(place)) => places[at].1 = place,
+            (Ok(at), None) => drop(places.remove(at)),
+            (Err(_), None) => {}
+            (Err(at), Some(place)) => {
+                if places.try_reserve(1).is_err() {
+                    return false;
+                }
+                places.insert(at, (lkey, place));
+            }
+        }
         self.count.store(places.len(), Relaxed);
+        true
     }
 
     /// Removes a region that is about to end; returns its place. All null MRs have one key, which
     /// stays.
     pub(crate) fn remove(&self, lkey: u32) -> Option<Place> {
         let place = self.place(lkey).filter(|place| *place != Place::Null)?;
-        self.set(lkey, None);
+        // Removing needs no memory.
+        let _ = self.set(lkey, None);
         Some(place)
     }
 
@@ -65,7 +73,9 @@ impl Regions {
         if self.count.load(Relaxed) == 0 {
             return None;
         }
-        lock(&self.places).get(&lkey).copied()
+        let places = lock(&self.places);
+        let at = places.binary_search_by_key(&lkey, |(key, _)| *key).ok()?;
+        Some(places[at].1)
     }
 
     /// Whether the address of a segment is the program's. A few instructions, unless the context has

@@ -166,7 +166,11 @@ fn append(file: &Path, text: &Text) {
 
 /// The file of `MLX5_DEBUG_FILE`, to which libmlx5 writes the completion entry of a failed request.
 pub(crate) fn debug_file() -> Option<PathBuf> {
-    variable(c"MLX5_DEBUG_FILE").map(PathBuf::from)
+    let name = variable(c"MLX5_DEBUG_FILE")?;
+    let mut file = PathBuf::new();
+    file.try_reserve(name.len()).ok()?;
+    file.push(name);
+    Some(file)
 }
 
 /// Writes the entry of a failed request to the debug file, as libmlx5 does.

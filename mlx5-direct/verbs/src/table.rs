@@ -8,7 +8,7 @@
 //! finds another object.
 
 use std::{
-    alloc::{Layout, alloc_zeroed, handle_alloc_error},
+    alloc::{Layout, alloc, alloc_zeroed},
     marker::PhantomData,
     ptr,
     sync::atomic::{
@@ -72,18 +72,10 @@ impl<T> Table<T> {
         Self { places, _values: PhantomData }
     }
 
-    /// A table on the heap, of zeros that take no memory until they are used.
-    pub(crate) fn on_heap() -> Box<Self> {
-        let layout = Layout::new::<Self>();
-        // SAFETY: the size is not zero. Zeros are a table without objects: integers and null
-        // pointers. A box frees its memory with this layout.
-        unsafe {
-            let table = alloc_zeroed(layout).cast::<Self>();
-            if table.is_null() {
-                handle_alloc_error(layout);
-            }
-            Box::from_raw(table)
-        }
+    /// A table on the heap, of zeros that take no memory until they are used; `None` without memory.
+    pub(crate) fn on_heap() -> Option<Box<Self>> {
+        // SAFETY: zeros are a table without objects: integers and null pointers.
+        unsafe { zeroed() }
     }
 
     /// The object of a verbs object, if it is in its first place.
@@ -153,6 +145,34 @@ impl<T> Table<T> {
     }
 }
 
+/// Zeros on the heap; `None` without memory.
+///
+/// # Safety
+///
+/// The type has a size, and zeros are a value of it.
+unsafe fn zeroed<T>() -> Option<Box<T>> {
+    // SAFETY: the size is not zero, and zeros are a value, by contract. A box frees its memory with
+    // this layout.
+    unsafe {
+        let zeros = alloc_zeroed(Layout::new::<T>()).cast::<T>();
+        if zeros.is_null() { None } else { Some(Box::from_raw(zeros)) }
+    }
+}
+
+/// Puts a value on the heap, to be freed as a box; drops it and returns `None` without memory.
+pub(crate) fn leak<T>(value: T) -> Option<&'static mut T> {
+    const { assert!(size_of::<T>() > 0) };
+    // SAFETY: the size is not zero; the memory is new, and has room and alignment for the value.
+    unsafe {
+        let place = alloc(Layout::new::<T>()).cast::<T>();
+        if place.is_null() {
+            return None;
+        }
+        place.write(value);
+        Some(&mut *place)
+    }
+}
+
 const PAGE: usize = 1 << 12;
 type Page<T> = [AtomicPtr<T>; PAGE];
 
@@ -163,8 +183,10 @@ pub(crate) struct ByNumber<T: 'static> {
 }
 
 impl<T> ByNumber<T> {
-    pub(crate) fn new() -> Self {
-        Self { pages: Box::new([const { AtomicPtr::new(ptr::null_mut()) }; PAGE]) }
+    /// `None` without memory.
+    pub(crate) fn new() -> Option<Self> {
+        // SAFETY: zeros are null pointers.
+        unsafe { zeroed().map(|pages| Self { pages }) }
     }
 
     /// The object of a QP.
@@ -182,25 +204,29 @@ impl<T> ByNumber<T> {
     }
 
     /// All objects. The caller holds the control lock, under which objects are freed.
-    pub(crate) fn all(&self) -> Vec<&'static T> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &'static T> {
         // SAFETY: null or a page, which lives as long as the table.
         let pages = self.pages.iter().filter_map(|page| unsafe { page.load(Acquire).as_ref() });
         // SAFETY: null or an object that is alive, by the requirement above.
-        pages.flatten().filter_map(|object| unsafe { object.load(Acquire).as_ref() }).collect()
+        pages.flatten().filter_map(|object| unsafe { object.load(Acquire).as_ref() })
     }
 
-    /// Sets or removes the object of a QP. Calls are serialised by the control lock.
-    pub(crate) fn set(&self, number: u32, object: Option<&'static T>) {
+    /// Sets or removes the object of a QP. Returns false without memory: then nothing was set. Calls
+    /// are serialised by the control lock.
+    pub(crate) fn set(&self, number: u32, object: Option<&'static T>) -> bool {
         let slot = &self.pages[(number >> 12) as usize % PAGE];
         let mut page = slot.load(Acquire);
         if page.is_null() {
-            page = Box::into_raw(Box::new([const { AtomicPtr::new(ptr::null_mut()) }; PAGE]));
+            // SAFETY: zeros are null pointers.
+            let Some(new) = (unsafe { zeroed::<Page<T>>() }) else { return false };
+            page = Box::into_raw(new);
             slot.store(page, Release);
         }
         let object = object.map_or(ptr::null_mut(), |object| ptr::from_ref(object).cast_mut());
         // SAFETY: a page, which lives as long as the table.
         let page = unsafe { &*page };
         page[number as usize % PAGE].store(object, Release);
+        true
     }
 }
 

@@ -108,6 +108,31 @@ fn forks() -> Outcome {
     Ok(Completion::Completed)
 }
 
+/// One allocation of the library fails, each in turn. The program ends well, since what is not taken
+/// over is libmlx5's; or a creation fails for want of memory, on a CQ that the library has. No
+/// process is aborted.
+fn shortage() -> Outcome {
+    let host = compiled("shortage.c", "shortage", &["-rdynamic", "-libverbs"])?;
+    let script = format!(
+        "for n in $(seq 100); do
+             output=$(timeout 30 {RUN} {} $n 2>&1)
+             echo \"$n: $? $output\" | tr '\\n' ' '; echo
+             [ \"$output\" != all ] || break
+         done",
+        host.display()
+    );
+    let output = pairs::with_emu(&script)?;
+    let lines: Vec<_> =
+        output.lines().map(|line| line.split_once(": ").map_or(line, |(_, what)| what)).collect();
+    let Some((last, failures)) = lines.split_last() else { return Err("no output".into()) };
+    let well = failures.iter().filter(|line| **line == "0 one ").count();
+    let short = failures.iter().filter(|line| line.ends_with(": Cannot allocate memory ")).count();
+    if *last != "0 all " || well < 10 || well + short != failures.len() {
+        return Err(output.into());
+    }
+    Ok(Completion::Completed)
+}
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(1));
@@ -122,6 +147,7 @@ fn main() -> ExitCode {
         test("objects_of_a_program_that_uses_dlsym_are_taken_over", || loads_all("dlsym")),
         test("objects_of_a_program_that_uses_dlvsym_are_taken_over", || loads_all("dlvsym")),
         test("other_look_ups_end_as_without_the_library", look_ups),
+        test("a_failed_allocation_of_the_library_ends_no_program", shortage),
         test("children_of_a_fork_open_the_device_whatever_other_threads_do", forks),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -9,14 +9,22 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use doorbell_sys::{ibv_cq, ibv_qp, ibv_qp_state, ibv_recv_wr, ibv_sge, ibv_srq};
 use libc::c_int;
+use mlx5_direct::DataSeg;
 
 use super::{forget, leave_cq, registers};
 use crate::{
+    context::NO_MEMORY,
     extended, fork,
     objects::{Cq, Qp, Receives, SENDS_FROM, Srq, find},
     report,
     report::Class,
 };
+
+fn push<T>(all: &mut Vec<T>, one: T) -> Result<(), &'static str> {
+    all.try_reserve(1).map_err(|_| NO_MEMORY)?;
+    all.push(one);
+    Ok(())
+}
 
 /// Gives an SRQ without QPs back to libmlx5. What was posted is posted again: no QP has taken any
 /// of it, and libmlx5 uses the same slots in the same order, and its counter gets the same value.
@@ -29,10 +37,11 @@ pub(super) fn give_back_srq(srq: &'static Srq) -> Result<(), &'static str> {
     report::left(Class::Srq, format_args!("SRQ {:#x}", direct.srqn()), &"it serves a queue of libmlx5");
     let context = srq.context;
     for (slot, wr_id) in direct.in_use() {
-        let mut segments: Vec<_> = direct
-            .segments(slot)
-            .map(|seg| ibv_sge { addr: seg.addr(), length: seg.byte_count(), lkey: seg.lkey() })
-            .collect();
+        let sge = |seg: DataSeg| ibv_sge { addr: seg.addr(), length: seg.byte_count(), lkey: seg.lkey() };
+        let mut segments = Vec::new();
+        for segment in direct.segments(slot) {
+            push(&mut segments, sge(segment))?;
+        }
         let mut bad = ptr::null_mut();
         let mut wr = ibv_recv_wr {
             wr_id,
@@ -73,21 +82,25 @@ fn is_unused(qp: &Qp) -> bool {
 
 /// Gives back a QP and everything that shares a CQ or an SRQ with it.
 fn give_back(first: &'static Qp) -> Result<(), &'static str> {
-    let (mut qps, mut cqs, mut srqs) = (vec![first], Vec::<&'static Cq>::new(), Vec::<&'static Srq>::new());
-    let all = first.context.qps.all();
+    let (mut qps, mut cqs, mut srqs) = (Vec::new(), Vec::<&'static Cq>::new(), Vec::<&'static Srq>::new());
+    push(&mut qps, first)?;
     loop {
         let before = qps.len();
         for qp in &qps {
-            cqs.extend(
-                qp.cqs().filter(|cq| !cqs.iter().any(|known| ptr::eq(*known, *cq))).collect::<Vec<_>>(),
-            );
-            srqs.extend(qp.srq().filter(|srq| !srqs.iter().any(|known| ptr::eq(*known, *srq))));
+            for cq in qp.cqs() {
+                if !cqs.iter().any(|known| ptr::eq(*known, cq)) {
+                    push(&mut cqs, cq)?;
+                }
+            }
+            if let Some(srq) = qp.srq().filter(|srq| !srqs.iter().any(|known| ptr::eq(*known, *srq))) {
+                push(&mut srqs, srq)?;
+            }
         }
-        for qp in &all {
+        for qp in first.context.qps.all() {
             let shares = qp.cqs().any(|cq| cqs.iter().any(|known| ptr::eq(*known, cq)))
                 || qp.srq().is_some_and(|srq| srqs.iter().any(|known| ptr::eq(*known, srq)));
-            if shares && !qps.iter().any(|known| ptr::eq(*known, *qp)) {
-                qps.push(qp);
+            if shares && !qps.iter().any(|known| ptr::eq(*known, qp)) {
+                push(&mut qps, qp)?;
             }
         }
         if qps.len() == before {
@@ -129,7 +142,7 @@ pub(crate) unsafe fn give_back_cq(raw: *mut ibv_cq) -> Result<(), &'static str> 
 
 /// Gives a CQ back, and everything that shares a QP with it, if all of this is unused.
 pub(super) fn give_back_unused(cq: &'static Cq, why: &dyn fmt::Display) -> Result<(), &'static str> {
-    let user = cq.context.qps.all().into_iter().find(|qp| qp.cqs().any(|other| ptr::eq(other, cq)));
+    let user = cq.context.qps.all().find(|qp| qp.cqs().any(|other| ptr::eq(other, cq)));
     match user {
         Some(qp) => give_back(qp),
         None if cq.state.lock().polled => Err("it was polled or resized by doorbell-verbs"),
@@ -152,7 +165,7 @@ pub(crate) unsafe fn give_back_shared(raw: *mut ibv_srq) -> Result<(), &'static 
     let _control = fork::control();
     // SAFETY: a live SRQ by contract.
     let Some(srq) = (unsafe { find(raw) }) else { return Ok(()) };
-    match srq.context.qps.all().into_iter().find(|qp| qp.srq().is_some_and(|other| ptr::eq(other, srq))) {
+    match srq.context.qps.all().find(|qp| qp.srq().is_some_and(|other| ptr::eq(other, srq))) {
         Some(qp) => give_back(qp),
         None => give_back_srq(srq),
     }

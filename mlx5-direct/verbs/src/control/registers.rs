@@ -8,7 +8,7 @@
 //! The control lock is held during all of this.
 
 use core::mem::zeroed;
-use std::{collections::BTreeMap, sync::Mutex};
+use std::sync::Mutex;
 
 use doorbell_sys::{ibv_qp, ibv_qp_type};
 use mlx5_direct::{
@@ -50,14 +50,36 @@ impl Register {
     }
 }
 
-/// The registers of a context's QPs that libmlx5 or the program drives, by the QP's address.
+/// The registers of a context's QPs that libmlx5 or the program drives, by the QP's address. A QP for
+/// which there is no memory stands for ever for a QP that may use any register.
 #[derive(Debug, Default)]
-pub(crate) struct LeftRegisters(Mutex<BTreeMap<usize, Register>>);
+pub(crate) struct LeftRegisters(Mutex<Left>);
+
+#[derive(Debug, Default)]
+struct Left {
+    known: Vec<(usize, Register)>,
+    has_unknown: bool,
+}
 
 impl LeftRegisters {
     /// Forgets a QP that is about to be destroyed. Its register is that of no other QP any more.
     pub(super) fn remove(&self, raw: *mut ibv_qp) -> Option<Register> {
-        lock(&self.0).remove(&raw.addr())
+        let known = &mut lock(&self.0).known;
+        let at = known.iter().position(|(qp, _)| *qp == raw.addr())?;
+        Some(known.swap_remove(at).1)
+    }
+
+    fn add(&self, raw: *mut ibv_qp, register: Register) {
+        let mut left = lock(&self.0);
+        match left.known.try_reserve(1) {
+            Ok(()) => left.known.push((raw.addr(), register)),
+            Err(_) => left.has_unknown = true,
+        }
+    }
+
+    fn may_use(&self, register: Register) -> bool {
+        let left = lock(&self.0);
+        left.has_unknown || left.known.iter().any(|(_, left)| left.may_be(register))
     }
 }
 
@@ -86,8 +108,8 @@ pub(super) unsafe fn of_left(
 /// A QP that rings this register is libmlx5's from now on. On return, no BlueFlame copy of the
 /// library is under way there, and none follows.
 pub(super) fn leave(context: &Context, raw: *mut ibv_qp, register: Register) {
-    lock(&context.left_registers.0).insert(raw.addr(), register);
-    for qp in context.qps.all().into_iter().filter(|qp| qp.register.may_be(register)) {
+    context.left_registers.add(raw, register);
+    for qp in context.qps.all().filter(|qp| qp.register.may_be(register)) {
         stop_blueflame(qp);
     }
 }
@@ -101,7 +123,7 @@ fn stop_blueflame(qp: &Qp) {
 
 /// Before the first post of a new QP of the library.
 pub(super) fn take(context: &Context, register: Register, sq: &mut Option<Sq>) {
-    let is_shared = lock(&context.left_registers.0).values().any(|left| left.may_be(register));
+    let is_shared = context.left_registers.may_use(register);
     if is_shared && let Some(sq) = sq {
         sq.stop_blueflame();
     }

@@ -36,7 +36,7 @@ FUNCTIONS(DECLARE)
 #define CHECK(what) \
     do { \
         if (!(what)) { \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
+            fprintf(stderr, "%s:%d: %s: %m\n", __FILE__, __LINE__, #what); \
             exit(1); \
         } \
     } while (0)
