@@ -11,7 +11,7 @@
 //! list in the ring, as a device does.
 
 use std::{
-    ffi::{CStr, c_int},
+    ffi::{CStr, c_char, c_int, c_void},
     mem::zeroed,
     ptr::null_mut,
 };
@@ -415,10 +415,18 @@ unsafe fn create_extended(
 /// Live objects of libmlx5.
 unsafe fn describe(srq: *mut ibv_srq, cq: *mut ibv_cq) -> (*mut u8, usize, *mut u8) {
     type InitObj = unsafe extern "C" fn(*mut abi::DvObj, u64) -> c_int;
+    type Next = unsafe extern "C" fn(*const c_char) -> *mut c_void;
     // SAFETY: the function and structs of mlx5dv.h; live objects by contract.
     unsafe {
+        let name = b"mlx5dv_init_obj\0";
         let lib = libloading::Library::new("libmlx5.so.1").expect("libmlx5");
-        let init: libloading::Symbol<'_, InitObj> = lib.get(b"mlx5dv_init_obj\0").expect("mlx5dv_init_obj");
+        // Under the library of doorbell-run, a look-up finds the library's function, which gives the
+        // queues back.
+        let init: InitObj = match libloading::os::unix::Library::this().get::<Next>(b"doorbell_verbs_next\0")
+        {
+            Ok(next) => std::mem::transmute::<*mut c_void, InitObj>(next(name.as_ptr().cast())),
+            Err(_) => *lib.get::<InitObj>(name).expect("mlx5dv_init_obj"),
+        };
         let (mut obj, mut ring, mut queue): (abi::DvObj, abi::DvSrq, abi::DvCq) =
             (zeroed(), zeroed(), zeroed());
         obj.srq = abi::DvPair { object: srq.cast(), out: (&raw mut ring).cast() };

@@ -8,7 +8,7 @@
 //! The contract of each function is that of its manual page: live objects, valid arguments.
 
 use core::{
-    ffi::{c_int, c_uint, c_void},
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
     ptr,
 };
 
@@ -39,6 +39,18 @@ fn missing<T>() -> *mut T {
 #[unsafe(no_mangle)]
 pub extern "C" fn doorbell_verbs_print_counts() {
     report::print_at_exit();
+}
+
+/// The function of libibverbs or libmlx5 that one of the library stands before, for tests and
+/// measurements that look at queues which the library drives.
+///
+/// # Safety
+///
+/// A C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doorbell_verbs_next(name: *const c_char) -> *mut c_void {
+    // SAFETY: a C string by contract.
+    real::find(unsafe { CStr::from_ptr(name) })
 }
 
 /// Stands before `ibv_open_device`.

@@ -19,7 +19,7 @@ use crate::lookups;
 /// The next function with this name in the search order of the dynamic linker. A program may have
 /// loaded the libraries outside the global scope, as plug-ins do, and libibverbs loads libmlx5 so:
 /// then the function of the loaded library.
-fn find(name: &CStr) -> *mut c_void {
+pub(crate) fn find(name: &CStr) -> *mut c_void {
     // SAFETY: a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     // The handle keeps the library loaded, also if the function was found before.

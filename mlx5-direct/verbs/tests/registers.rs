@@ -4,7 +4,12 @@
 #![allow(missing_docs)]
 #![expect(unsafe_code, reason = "calls of verbs, and loads from registers")]
 
-use std::{ffi::c_void, mem::zeroed, process::ExitCode, ptr::null_mut};
+use std::{
+    ffi::{c_char, c_void},
+    mem::zeroed,
+    process::ExitCode,
+    ptr::null_mut,
+};
 
 use doorbell_sys::*;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -45,14 +50,16 @@ type InitObj = unsafe extern "C" fn(*mut DvObj, u64) -> i32;
 /// `mlx5dv_init_obj` of the preloaded library, which gives QPs back to libmlx5; or that of libmlx5
 /// itself, which changes nothing.
 fn init_obj(of_libmlx5: bool) -> InitObj {
-    // SAFETY: C strings; a library that libibverbs has loaded; the function's prototype.
+    let name = c"mlx5dv_init_obj".as_ptr();
+    // SAFETY: C strings; functions with these prototypes.
     unsafe {
-        let from = if of_libmlx5 {
-            libc::dlopen(c"libmlx5.so.1".as_ptr(), libc::RTLD_NOW)
+        let found = if of_libmlx5 {
+            let next = libc::dlsym(libc::RTLD_DEFAULT, c"doorbell_verbs_next".as_ptr());
+            assert!(!next.is_null(), "run under doorbell-run");
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char) -> *mut c_void>(next)(name)
         } else {
-            libc::RTLD_DEFAULT
+            libc::dlsym(libc::RTLD_DEFAULT, name)
         };
-        let found = libc::dlsym(from, c"mlx5dv_init_obj".as_ptr());
         assert!(!found.is_null(), "run under doorbell-run");
         std::mem::transmute::<*mut c_void, InitObj>(found)
     }
