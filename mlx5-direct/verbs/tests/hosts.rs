@@ -108,6 +108,22 @@ fn forks() -> Outcome {
     Ok(Completion::Completed)
 }
 
+/// Nobody reads what the library logs: the program goes on, with SIGPIPE at its default.
+fn unread_log() -> Outcome {
+    let host = compiled("loads_all.c", "loads_all_unread", &[])?;
+    // Each end is opened by a process of its own; the reader is gone before the program starts.
+    let script = format!(
+        "pipe=$(mktemp -u) && mkfifo $pipe || exit 3
+         (exec 3<$pipe) & exec 4>$pipe; wait $!; rm $pipe
+         timeout 60 {RUN} --log --stats {host} dlsym 2>&4 &&
+             timeout 60 {RUN} --log --stats {host} dlsym 2>/dev/full &&
+             {RUN} --log --stats {host} dlsym 2>&-",
+        host = host.display()
+    );
+    let output = pairs::with_emu(&script)?;
+    if output == "fine\n".repeat(3) { Ok(Completion::Completed) } else { Err(output.into()) }
+}
+
 /// One allocation of the library fails, each in turn. The program ends well, since what is not taken
 /// over is libmlx5's; or a creation fails for want of memory, on a CQ that the library has. No
 /// process is aborted.
@@ -147,6 +163,7 @@ fn main() -> ExitCode {
         test("objects_of_a_program_that_uses_dlsym_are_taken_over", || loads_all("dlsym")),
         test("objects_of_a_program_that_uses_dlvsym_are_taken_over", || loads_all("dlvsym")),
         test("other_look_ups_end_as_without_the_library", look_ups),
+        test("a_log_that_nobody_reads_ends_no_program", unread_log),
         test("a_failed_allocation_of_the_library_ends_no_program", shortage),
         test("children_of_a_fork_open_the_device_whatever_other_threads_do", forks),
     ];
