@@ -47,23 +47,30 @@ macro_rules! stands_before {
             // The arguments are kept for `next`. The stack is aligned to 16 bytes for the call.
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
+                ".cfi_startproc",
                 "push rdi",
                 "push rsi",
                 "push rdx",
+                ".cfi_adjust_cfa_offset 24",
                 "call {answer}",
                 "mov r11, rdx",
                 "pop rdx",
                 "pop rsi",
                 "pop rdi",
+                ".cfi_adjust_cfa_offset -24",
                 "test rax, rax",
                 "jz 2f",
                 "ret",
                 "2: jmp r11",
+                ".cfi_endproc",
                 answer = sym $answer,
             );
             #[cfg(target_arch = "aarch64")]
             core::arch::naked_asm!(
+                ".cfi_startproc",
                 "stp x29, x30, [sp, #-48]!",
+                ".cfi_adjust_cfa_offset 48",
+                ".cfi_rel_offset x30, 8",
                 "stp x0, x1, [sp, #16]",
                 "str x2, [sp, #32]",
                 "bl {answer}",
@@ -72,10 +79,13 @@ macro_rules! stands_before {
                 "ldp x0, x1, [sp, #16]",
                 "ldr x2, [sp, #32]",
                 "ldp x29, x30, [sp], #48",
+                ".cfi_adjust_cfa_offset -48",
+                ".cfi_restore x30",
                 "cbz x17, 2f",
                 "mov x0, x17",
                 "ret",
                 "2: br x16",
+                ".cfi_endproc",
                 answer = sym $answer,
             );
         }
