@@ -393,7 +393,7 @@ fn released(qp: &Qp, slot: WqeIndex, before: impl FnOnce(Segments<'_>)) -> Optio
 fn finish_other(qp: &Qp, direct: &mlx5_direct::Cq, completion: &Completion, out: &mut ibv_wc) -> bool {
     if let Completion::RecvError(error) | Completion::SendError(error) = completion
         && let Some(file) = &qp.context.debug_file
-        && !matches!(error.syndrome, Syndrome::Flushed | Syndrome::TransportRetries)
+        && !matches!(error.syndrome, Syndrome::Flushed | Syndrome::TransportRetries | Syndrome::OdpPageFault)
     {
         report::failed(file, &direct.raw().to_bytes());
     }
@@ -414,6 +414,11 @@ fn finish_other(qp: &Qp, direct: &mlx5_direct::Cq, completion: &Completion, out:
             }
             true
         }
+        Completion::RecvError(error)
+            if error.syndrome == Syndrome::OdpPageFault && post_again(qp, WqeIndex(error.wqe_counter)) =>
+        {
+            false
+        }
         Completion::RecvError(error) => {
             let Some(wr_id) = released(qp, WqeIndex(error.wqe_counter), |_| ()) else { return false };
             wc::failed(out, error, wr_id);
@@ -422,6 +427,21 @@ fn finish_other(qp: &Qp, direct: &mlx5_direct::Cq, completion: &Completion, out:
         Completion::SendError(error) => send_failed(qp, error, out),
         Completion::Recv(_) | Completion::Send(_) => false,
     }
+}
+
+/// Posts a receive of an SRQ again whose memory had a page fault: the device brings the message once
+/// more. Returns false for a receive of a QP, and without memory.
+fn post_again(qp: &Qp, slot: WqeIndex) -> bool {
+    let Receives::Shared(srq) = &qp.receive else { return false };
+    let mut srq = srq.direct.lock();
+    let mut segments = Vec::new();
+    if segments.try_reserve(srq.max_segments() as usize).is_err() {
+        return false;
+    }
+    segments.extend(srq.segments(slot));
+    let Ok(wr_id) = srq.complete(slot) else { return false };
+    // It has the room of the request that was.
+    srq.post(&segments, wr_id).is_ok()
 }
 
 fn send_failed(qp: &Qp, error: &ErrorCqe, out: &mut ibv_wc) -> bool {
