@@ -237,28 +237,25 @@ impl Next {
         if !found.is_null() {
             return found;
         }
-        let mut search =
-            Search { name: self.name, this: this_base(), is_behind: false, found: ptr::null_mut() };
+        let mut search = Search { name: self.name, is_behind: false, found: ptr::null_mut() };
         // SAFETY: calls the function for each object with this value.
         unsafe { libc::dl_iterate_phdr(Some(look_in), (&raw mut search).cast()) };
+        if search.found.is_null() {
+            // Only an object that the dynamic linker does not describe as others. Nothing is found.
+            return nothing as *mut c_void;
+        }
         self.found.store(search.found, Relaxed);
         search.found
     }
 }
 
-/// Where this library is loaded.
-fn this_base() -> *mut c_void {
-    // SAFETY: integers and pointers only, for which zero is a value; an address of this library.
-    unsafe {
-        let mut info: libc::Dl_info = core::mem::zeroed();
-        libc::dladdr(this_base as *const c_void, &raw mut info);
-        info.dli_fbase
-    }
+/// Answers a look-up for want of libc's function.
+extern "C" fn nothing(_handle: *mut c_void, _name: *const c_char, _version: *const c_char) -> *mut c_void {
+    ptr::null_mut()
 }
 
 struct Search {
     name: &'static CStr,
-    this: *mut c_void,
     /// Whether the objects from here on are behind this library in the order of the search.
     is_behind: bool,
     found: *mut c_void,
@@ -272,13 +269,28 @@ unsafe extern "C" fn look_in(
 ) -> libc::c_int {
     // SAFETY: the value of `Next::get`, and an object's description, which is valid during the call.
     let (search, info) = unsafe { (&mut *search.cast::<Search>(), &*info) };
-    if info.dlpi_addr as usize == search.this.addr() {
-        search.is_behind = true;
-    } else if search.is_behind {
+    // SAFETY: a loaded object.
+    let headers = unsafe { headers(info) };
+    let this = (look_in as *const c_void).addr();
+    let has_this = |header: &libc::Elf64_Phdr| {
+        let begin = info.dlpi_addr as usize + header.p_vaddr as usize;
+        header.p_type == libc::PT_LOAD && this.wrapping_sub(begin) < header.p_memsz as usize
+    };
+    if search.is_behind {
         // SAFETY: a loaded object.
         search.found = unsafe { defined(info, search.name) }.unwrap_or(ptr::null_mut());
+    } else if headers.iter().any(has_this) {
+        search.is_behind = true;
     }
     (!search.found.is_null()).into()
+}
+
+/// # Safety
+///
+/// The description of a loaded object.
+unsafe fn headers(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    // SAFETY: the program headers of a loaded object.
+    unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) }
 }
 
 /// An entry of a dynamic section.
@@ -302,9 +314,8 @@ unsafe fn defined(info: &libc::dl_phdr_info, name: &CStr) -> Option<*mut c_void>
     const DT_SYMTAB: i64 = 6;
     const DT_GNU_HASH: i64 = 0x6fff_fef5;
     let base = info.dlpi_addr as usize;
-    // SAFETY: the program headers of a loaded object.
-    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+    // SAFETY: a loaded object.
+    let dynamic = unsafe { headers(info) }.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
     let mut entry = ptr::with_exposed_provenance::<Dynamic>(base + dynamic.p_vaddr as usize);
     let (mut strings, mut symbols, mut hash) = (0, 0, 0);
     // SAFETY: the dynamic section, which ends with an entry of tag 0.
