@@ -291,6 +291,15 @@ fn elsewhere(rig: &Rig) {
             assert!(arrived(offset, 8), "after ibv_rereg_mr");
             dereg(mr);
         }
+        let rights = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_ZERO_BASED;
+        // SAFETY: a live PD, and memory that lives as long as the program.
+        let mr = unsafe { ibv_reg_mr(rig.pd, at.cast(), 8192, rights.0 as i32) };
+        assert!(!mr.is_null());
+        // SAFETY: a live region.
+        let lkey = unsafe { (*mr).lkey };
+        assert!(objects.arrives(8, &mut [ibv_sge { addr: 16, length: 200, lkey }]));
+        assert!(arrived(offset + 16, 8), "8 bytes in a zero-based region");
+        dereg(mr);
         let mr = null_mr(rig);
         // SAFETY: a live region.
         let lkey = unsafe { (*mr).lkey };
