@@ -137,6 +137,10 @@ pub(crate) struct Device {
     pub(crate) channel_fds: HashMap<RawFd, usize>,
     /// QPs with a doorbell rung.
     pub(crate) ready: VecDeque<usize>,
+    /// The QP whose send WQE is being carried out.
+    pub(crate) executing: Option<usize>,
+    /// That QP goes to the error state once this WQE has completed.
+    pub(crate) breaks: bool,
     pub(crate) timers: BinaryHeap<Timer>,
     pub(crate) net: Net,
     pub(crate) faults: Faults,
@@ -187,6 +191,8 @@ impl Device {
             channels: Slab::compact(1 << 16),
             channel_fds: HashMap::new(),
             ready: VecDeque::new(),
+            executing: None,
+            breaks: false,
             timers: BinaryHeap::new(),
             net,
             faults: Faults::from_environment(),

@@ -264,6 +264,8 @@ pub(crate) enum Blocked {
     Timer,
     /// Until peers answered.
     Peer,
+    /// For good: the last outstanding request has failed.
+    Failed,
 }
 
 /// Destination or source of the payload of an acknowledged request.
@@ -278,6 +280,8 @@ pub(crate) struct Outstanding {
     pub(crate) signalled: bool,
     /// READ and atomics.
     pub(crate) reads: bool,
+    /// The syndrome of a request that failed before it was sent; 0 for others.
+    pub(crate) syndrome: u8,
 }
 
 #[derive(Debug)]

@@ -69,8 +69,14 @@ impl Device {
         self.async_event(context, element, event);
     }
 
-    /// Moves a QP to the error state: everything posted is flushed.
+    /// Moves a QP to the error state: everything posted is flushed. A QP that is carrying out a WQE
+    /// completes the WQE first. A QP that is connected to itself thus learns why its responder has
+    /// refused a request: the responder answers, and breaks after that.
     pub(crate) fn qp_to_error(&mut self, index: usize) {
+        if self.executing == Some(index) {
+            self.breaks = true;
+            return;
+        }
         let qp = &mut self.qps[index];
         if qp.state == QpState::Err {
             return;

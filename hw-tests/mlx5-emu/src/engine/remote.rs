@@ -49,6 +49,7 @@ impl Device {
             opcode: wqe.control.opcode,
             signalled,
             reads: request.op.reads(),
+            syndrome: 0,
         });
         qp.send_sn = (qp.send_sn + 1) & 0xff_ffff;
         Outcome::Sent
@@ -80,21 +81,20 @@ impl Device {
             Reply::NotReady(code) => {
                 self.roll_back(index, position);
                 if let Outcome::Failed(code) = self.not_ready(index, code) {
-                    self.fail_at_next(index, code);
+                    self.fail_oldest(index, code);
                 }
             }
             Reply::Silence => {
                 self.roll_back(index, position);
                 if let Outcome::Failed(code) = self.unanswered(index) {
-                    self.fail_at_next(index, code);
+                    self.fail_oldest(index, code);
                 }
             }
             Reply::Nak(code) | Reply::NakCompleted(code) => {
                 for _ in 0..position {
                     self.complete_oldest(index, &[]);
                 }
-                self.roll_back(index, 0);
-                self.fail_at_next(index, code);
+                self.fail_oldest(index, code);
             }
         }
     }
@@ -128,9 +128,11 @@ impl Device {
         for index in waiting {
             self.roll_back(index, 0);
             if let Outcome::Failed(code) = self.unanswered(index) {
-                self.fail_at_next(index, code);
+                self.fail_oldest(index, code);
             }
         }
+        // Nobody makes room for those that waited for it.
+        self.unblock_all();
     }
 
     /// Takes requests back that have to be sent again.
@@ -143,8 +145,13 @@ impl Device {
         }
     }
 
-    /// Fails the WQE that would be next.
-    fn fail_at_next(&mut self, index: usize, code: u8) {
+    /// Fails the oldest WQE that has not completed. The QP may have broken while it completed the
+    /// WQEs before.
+    fn fail_oldest(&mut self, index: usize, code: u8) {
+        if !matches!(self.qps[index].state, QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        self.roll_back(index, 0);
         let qp = &self.qps[index];
         let Some(ring) = qp.sq else { return };
         let start = qp.sq_next;
@@ -157,6 +164,10 @@ impl Device {
         let qp = &mut self.qps[index];
         let Some(sent) = qp.outstanding.pop_front() else { return };
         qp.sq_done = sent.wqe_index.wrapping_add(sent.blocks);
+        if sent.syndrome != 0 {
+            self.fail(index, sent.wqe_index, sent.blocks, sent.opcode, sent.syndrome);
+            return;
+        }
         let mut bytes = data.len() as u32;
         let mut inline = None;
         if sent.reads {

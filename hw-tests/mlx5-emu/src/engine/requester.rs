@@ -148,7 +148,7 @@ impl Device {
                 ),
             );
             let at = qp.sq_next;
-            self.fail(index, at, left.max(1), control.opcode, syndrome::LOCAL_QP_OP);
+            self.fail_in_order(index, at, left.max(1), control.opcode, syndrome::LOCAL_QP_OP);
             return;
         }
         if control.reserved != 0 {
@@ -175,7 +175,9 @@ impl Device {
         }
         let start = qp.sq_next;
         let signalled = control.signalled || qp.sig_all;
+        self.executing = Some(index);
         let outcome = self.execute(index, &wqe, signalled);
+        self.executing = None;
         match outcome {
             Outcome::Done { bytes, inline } => {
                 let qp = &mut self.qps[index];
@@ -196,12 +198,17 @@ impl Device {
                         opcode: control.opcode,
                         signalled,
                         reads: false,
+                        syndrome: 0,
                     });
                 }
             }
             Outcome::Sent => self.qps[index].sq_next = start.wrapping_add(blocks),
             Outcome::Stalled => {}
-            Outcome::Failed(code) => self.fail(index, start, blocks, control.opcode, code),
+            Outcome::Failed(code) => self.fail_in_order(index, start, blocks, control.opcode, code),
+        }
+        if self.breaks {
+            self.breaks = false;
+            self.qp_to_error(index);
         }
     }
 
@@ -232,6 +239,27 @@ impl Device {
         self.complete(cq, &cqe);
     }
 
+    /// Completes the next send WQE with an error, after the WQEs that wait for answers.
+    #[cold]
+    fn fail_in_order(&mut self, index: usize, start: u16, blocks: u16, op: u8, code: u8) {
+        let qp = &mut self.qps[index];
+        let Some(sn) = qp.outstanding.back().map(|sent| sent.sn) else {
+            self.fail(index, start, blocks, op, code);
+            return;
+        };
+        qp.sq_next = start.wrapping_add(blocks);
+        qp.blocked = Blocked::Failed;
+        qp.outstanding.push_back(Outstanding {
+            sn,
+            wqe_index: start,
+            blocks,
+            opcode: op,
+            signalled: true,
+            reads: false,
+            syndrome: code,
+        });
+    }
+
     /// Completes a send WQE with an error and stops the queue.
     pub(crate) fn fail(&mut self, index: usize, start: u16, blocks: u16, op: u8, code: u8) {
         let qp = &mut self.qps[index];
@@ -239,9 +267,13 @@ impl Device {
         qp.sq_done = qp.sq_next;
         qp.outstanding.clear();
         self.complete_send_error(index, start, op, code);
-        match self.qps[index].kind {
+        let qp = &mut self.qps[index];
+        match qp.kind {
             QpType::Uc | QpType::Ud | QpType::RawPacket => {
-                self.qps[index].state = QpState::Sqe;
+                // The CQ may have overflowed, which is worse.
+                if qp.state != QpState::Err {
+                    qp.state = QpState::Sqe;
+                }
                 self.flush_sq(index);
             }
             _ => self.qp_to_error(index),

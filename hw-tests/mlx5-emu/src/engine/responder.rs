@@ -217,6 +217,7 @@ impl Device {
                 }
                 self.responder_failed(index);
             }
+            Reply::Nak(_) => return Reply::Silence,
             Reply::NakCompleted(code) => {
                 self.responder_failed(index);
                 return if code == 0 { Reply::Silence } else { Reply::Nak(code) };

@@ -24,8 +24,20 @@ pub struct Rig {
 
 impl Rig {
     pub fn new() -> Self {
+        Self::open(|| ())
+    }
+
+    /// A rig whose engine runs only in [`mlx5_emu::step`].
+    pub fn manual() -> Self {
+        let mut rig = Self::open(|| mlx5_emu::set_mode(mlx5_emu::Mode::Manual));
+        rig.later(|| mlx5_emu::set_mode(mlx5_emu::Mode::Stepped));
+        rig
+    }
+
+    fn open(prepare: impl FnOnce()) -> Self {
         let one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         mlx5_emu::init();
+        prepare();
         mlx5_emu::no_faults();
         mlx5_emu::set_port(true);
         let _ = mlx5_emu::take_complaints();
