@@ -386,6 +386,41 @@ fn events_come_when_armed_and_only_for_what_was_asked() {
     poll_all(rcq);
 }
 
+/// IBTA C11-31: a pending request for the next completion outlives one for solicited completions.
+#[test]
+fn request_for_solicited_completions_does_not_weaken_an_earlier_one() {
+    let mut rig = Rig::new();
+    let channel = rig.channel();
+    let (cq, rcq, srq) = (rig.cq(64), rig.cq_on(64, channel), rig.srq(16, 1));
+    let a = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, rcq, srq);
+    let b = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, rcq, srq);
+    connect(a, b);
+    connect(b, a);
+    let memory = rig.memory(4096);
+    let deliver = || {
+        post_srq(srq, 1, &[memory.sge(1024, 64)]);
+        send(a, 2, SIGNALED, &[memory.sge(0, 64)]);
+        poll(cq, 1);
+    };
+    // SAFETY: live CQ.
+    let arm = |solicited| unsafe { assert_eq!(ibv_req_notify_cq(rcq, solicited), 0) };
+    for polled in [false, true] {
+        arm(0);
+        arm(1);
+        deliver();
+        assert!(comp_event(channel), "polled: {polled}");
+        if polled {
+            assert_eq!(poll_all(rcq).len(), 3);
+        }
+        arm(1);
+        deliver();
+        assert!(!comp_event(channel), "the event has used up the request for the next completion");
+        arm(0);
+        assert!(comp_event(channel), "armed for the next completion with one waiting");
+    }
+    assert_eq!(poll_all(rcq).len(), 1);
+}
+
 #[test]
 fn nothing_gets_through_while_the_port_is_down() {
     let mut rig = Rig::new();

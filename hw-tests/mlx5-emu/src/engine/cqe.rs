@@ -205,7 +205,8 @@ impl Device {
             (1..1 << 23).contains(&waiting(pi)) && pi.wrapping_sub(cq.notified_pi).cast_signed() > 0
         };
         let fire;
-        (cq.armed, fire) = if word & SOLICITED_ONLY != 0 {
+        // A pending request for the next completion outlives one for solicited completions.
+        (cq.armed, fire) = if word & SOLICITED_ONLY != 0 && cq.armed != Armed::Any {
             (Armed::Solicited, ahead(cq.solicited_pi))
         } else {
             (Armed::Any, ahead(cq.pi))
