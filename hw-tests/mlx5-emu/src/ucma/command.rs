@@ -12,7 +12,8 @@ use super::addr::Addr;
 use super::net::{NO_LINK, Name};
 use super::peer::{is_silent, private_bytes};
 use super::state::{
-    Cm, CtxId, Cx, EventKind, FileId, Listener, Peer, QPT_RC, QPT_UD, State, port_space, reject, sidr,
+    Cm, CtxId, Cx, EventKind, FileId, Listener, Peer, QPT_RC, QPT_UD, QPT_XRC_SEND, State, port_space,
+    reject, sidr,
 };
 use super::wire::{Message, Response};
 
@@ -467,7 +468,7 @@ impl Cm {
             }
             (option::LEVEL_ID, option::ACK_TIMEOUT) => {
                 let value = byte()?;
-                if id.qp_type != QPT_RC {
+                if !matches!(id.qp_type, QPT_RC | QPT_XRC_SEND) {
                     return Err(libc::EINVAL);
                 }
                 id.ack_timeout = Some(value);

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use super::abi::{Errno, PATH_REC_DATA_BYTES, QP_ATTR_BYTES, QUERY_ADDR_BYTES, QUERY_ROUTE_BYTES, Reply};
 use super::addr::{Addr, gid_of, sockaddr_ib};
-use super::state::{Cm, CtxId, FileId, Id, Peer, QPT_RC};
+use super::state::{Cm, CtxId, FileId, Id, Peer, QPT_RC, QPT_XRC_RECV, QPT_XRC_SEND};
 
 /// The Q_Key of datagram identifiers in the IP port spaces.
 pub(crate) const UDP_QKEY: u32 = 0x0123_4567;
@@ -242,7 +242,8 @@ impl Cm {
             .u32(32, id.remote_qpn)
             .put(40, &self.ah_attr(id))
             .u8(133, self.device.port);
-        if id.qp_type != QPT_RC {
+        // Those whose responder half answers requests.
+        if !matches!(id.qp_type, QPT_RC | QPT_XRC_RECV) {
             return Ok(reply.u32(0, bits));
         }
         Ok(reply
@@ -254,9 +255,15 @@ impl Cm {
         if matches!(id.peer, Peer::ReqSent { .. }) {
             return Err(libc::EINVAL);
         }
-        let bits = mask::STATE | mask::SQ_PSN | mask::TIMEOUT;
-        let reply = reply.u32(28, id.sq_psn).u8(134, id.ack_timeout.unwrap_or(ACK_TIMEOUT));
-        if id.qp_type != QPT_RC {
+        let bits = mask::STATE | mask::SQ_PSN;
+        let reply = reply.u32(28, id.sq_psn);
+        if !matches!(id.qp_type, QPT_RC | QPT_XRC_SEND | QPT_XRC_RECV) {
+            return Ok(reply.u32(0, bits));
+        }
+        let bits = bits | mask::TIMEOUT;
+        let reply = reply.u8(134, id.ack_timeout.unwrap_or(ACK_TIMEOUT));
+        // An XRC target sends no requests of its own.
+        if id.qp_type == QPT_XRC_RECV {
             return Ok(reply.u32(0, bits));
         }
         Ok(reply

@@ -28,9 +28,11 @@ pub(crate) mod port_space {
     pub(crate) const IB: u16 = 0x013f;
 }
 
-/// IBV_QPT_RC and IBV_QPT_UD.
+/// Types of QPs, as in `enum ibv_qp_type`.
 pub(crate) const QPT_RC: u8 = 2;
 pub(crate) const QPT_UD: u8 = 4;
+pub(crate) const QPT_XRC_SEND: u8 = 9;
+pub(crate) const QPT_XRC_RECV: u8 = 10;
 
 /// rdma_cm_event_type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
