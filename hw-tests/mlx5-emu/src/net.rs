@@ -17,6 +17,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use crate::device::{Device, QPN_INDEX_BITS};
+use crate::engine::cqe::syndrome;
 use crate::engine::datagram::Datagram;
 use crate::engine::responder::{Op, Payload, Reply, Request};
 use crate::mem;
@@ -298,7 +299,7 @@ impl Net {
             Reply::Data(_) => (1, 0),
             Reply::Old(_) => (2, 0),
             Reply::NotReady(timer) => (3, timer),
-            Reply::Nak(syndrome) | Reply::NakCompleted(syndrome) => (4, syndrome),
+            Reply::Nak(syndrome) | Reply::NakCompleted(syndrome) => (4, syndrome as u8),
             Reply::Silence => (5, 0),
         };
         let data = match reply {
@@ -653,7 +654,7 @@ impl Device {
                     1 => Reply::Data(0),
                     2 => Reply::Old(0),
                     3 => Reply::NotReady(value),
-                    4 => Reply::Nak(value),
+                    4 => Reply::Nak(syndrome::usual(value)),
                     _ => Reply::Silence,
                 };
                 self.answered(qpn, sn, reply, cursor.0);

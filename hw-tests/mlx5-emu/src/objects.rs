@@ -281,7 +281,7 @@ pub(crate) struct Outstanding {
     /// READ and atomics.
     pub(crate) reads: bool,
     /// The syndrome of a request that failed before it was sent; 0 for others.
-    pub(crate) syndrome: u8,
+    pub(crate) syndrome: u16,
 }
 
 #[derive(Debug)]

@@ -23,34 +23,65 @@ pub(crate) mod opcode {
     pub(crate) const RESP_ERR: u8 = 14;
 }
 
-/// Syndromes of error completions.
+/// Syndromes of error completions: the syndrome in the low byte, in the high byte the vendor's, as
+/// cards combine them.
 pub(crate) mod syndrome {
-    pub(crate) const LOCAL_LENGTH: u8 = 0x01;
-    pub(crate) const LOCAL_QP_OP: u8 = 0x02;
-    pub(crate) const LOCAL_PROT: u8 = 0x04;
-    pub(crate) const FLUSH: u8 = 0x05;
-    pub(crate) const MW_BIND: u8 = 0x06;
-    pub(crate) const BAD_RESP: u8 = 0x10;
-    pub(crate) const REMOTE_INVAL_REQ: u8 = 0x12;
-    pub(crate) const REMOTE_ACCESS: u8 = 0x13;
-    pub(crate) const REMOTE_OP: u8 = 0x14;
-    pub(crate) const TRANSPORT_RETRY: u8 = 0x15;
-    pub(crate) const RNR_RETRY: u8 = 0x16;
+    /// A request whose segments do not fit together.
+    pub(crate) const LOCAL_LENGTH: u16 = 0x6801;
+    /// A message that is longer than its receive.
+    pub(crate) const RECEIVE_LENGTH: u16 = 0xd401;
+    pub(crate) const LOCAL_QP_OP: u16 = 0x6802;
+    pub(crate) const FLUSH: u16 = 0xf905;
+    pub(crate) const MW_BIND: u16 = 0x7806;
+    pub(crate) const BAD_RESP: u16 = 0x0010;
+    pub(crate) const REMOTE_INVAL_REQ: u16 = 0x8a12;
+    pub(crate) const REMOTE_ACCESS: u16 = 0x8813;
+    pub(crate) const REMOTE_OP: u16 = 0x8914;
+    pub(crate) const TRANSPORT_RETRY: u16 = 0x8115;
+    pub(crate) const RNR_RETRY: u16 = 0x8716;
 
-    /// The vendor's own code that usually goes with a syndrome.
-    pub(crate) fn vendor(syndrome: u8) -> u8 {
-        match syndrome {
-            FLUSH => 0xf9,
-            TRANSPORT_RETRY => 0x81,
-            RNR_RETRY => 0x87,
-            REMOTE_ACCESS => 0x88,
-            REMOTE_OP => 0x89,
-            REMOTE_INVAL_REQ => 0x8a,
-            LOCAL_PROT => 0x51,
-            LOCAL_LENGTH => 0x68,
-            LOCAL_QP_OP => 0x32,
-            _ => 0x00,
+    /// Why a piece of local memory is refused; the lowest bits of the vendor's syndrome.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Protection {
+        /// No such key, or one of another protection domain.
+        Key = 2,
+        /// No right to this access, or not within the region.
+        Access = 3,
+    }
+
+    impl Protection {
+        /// The syndrome of data that a request sends.
+        pub(crate) fn of_gather(self) -> u16 {
+            0x5004 | (self as u16) << 8
         }
+
+        /// The syndrome of data that arrives: of a receive, and of an answer.
+        pub(crate) fn of_scatter(self) -> u16 {
+            0x3004 | (self as u16) << 8
+        }
+    }
+
+    /// The usual combination for a syndrome.
+    pub(crate) fn usual(syndrome: u8) -> u16 {
+        const KNOWN: [u16; 9] = [
+            LOCAL_LENGTH,
+            LOCAL_QP_OP,
+            FLUSH,
+            MW_BIND,
+            REMOTE_INVAL_REQ,
+            REMOTE_ACCESS,
+            REMOTE_OP,
+            TRANSPORT_RETRY,
+            RNR_RETRY,
+        ];
+        let found =
+            KNOWN.into_iter().chain([Protection::Key.of_gather()]).find(|known| *known as u8 == syndrome);
+        found.unwrap_or(u16::from(syndrome))
+    }
+
+    /// The device met the error itself: no peer reported it, and none failed to answer.
+    pub(super) fn is_local(code: u16) -> bool {
+        matches!(code as u8, 1..=4 | 6)
     }
 }
 
@@ -69,9 +100,22 @@ pub(crate) struct Cqe<'a> {
     pub(crate) wqe_counter: u16,
     /// Payload carried in the CQE itself.
     pub(crate) inline: Option<&'a [u8]>,
-    /// Syndrome of an error completion.
-    pub(crate) syndrome: u8,
+    /// Syndromes of an error completion; 0 for others.
+    pub(crate) syndrome: u16,
     pub(crate) solicited: bool,
+}
+
+/// Fills in what a card writes into an error completion although no driver may rely on it: its own
+/// code for the cause of a local error, and a signature.
+#[cold]
+fn fill_error(bytes: &mut [u8; 64], cqe: &Cqe<'_>, op_own: u8) {
+    const CAUSES: [u16; 8] = [0x9300, 0x9d00, 0x0400, 0xa900, 0x9208, 0x6010, 0x0f00, 0x8600];
+    if syndrome::is_local(cqe.syndrome) {
+        let cause = CAUSES[usize::from(cqe.wqe_counter) % CAUSES.len()];
+        bytes[52..54].copy_from_slice(&cause.to_be_bytes());
+    }
+    let sum = bytes.iter().fold(op_own & !1, |sum, byte| sum ^ byte);
+    bytes[62] = if sum == 0xff { 0x5a } else { !sum };
 }
 
 /// The present time in the form that a CQ's completions carry.
@@ -132,20 +176,23 @@ impl Device {
             bytes[24..28].copy_from_slice(&cqe.flags_rqpn.to_be_bytes());
         }
         bytes[32..36].copy_from_slice(&cqe.srqn_uidx.to_be_bytes());
+        bytes[44..48].copy_from_slice(&cqe.byte_cnt.to_be_bytes());
         if cqe.syndrome == 0 {
             bytes[36..40].copy_from_slice(&cqe.imm);
-            bytes[44..48].copy_from_slice(&cqe.byte_cnt.to_be_bytes());
             if cq.stamps != Stamps::No {
                 bytes[48..56].copy_from_slice(&stamp(cq.stamps).to_be_bytes());
             }
         } else {
-            bytes[54] = syndrome::vendor(cqe.syndrome);
-            bytes[55] = cqe.syndrome;
+            bytes[54..56].copy_from_slice(&cqe.syndrome.to_be_bytes());
         }
         bytes[56..60].copy_from_slice(&cqe.sop_qpn.to_be_bytes());
         bytes[60..62].copy_from_slice(&cqe.wqe_counter.to_be_bytes());
+        let solicited = cqe.solicited || cqe.syndrome != 0;
         let owner = ((cq.pi >> cq.log_count) & 1) as u8;
-        let mut op_own = cqe.opcode << 4 | flags | if cqe.solicited { 2 } else { 0 } | owner;
+        let mut op_own = cqe.opcode << 4 | flags | if solicited { 2 } else { 0 } | owner;
+        if cqe.syndrome != 0 {
+            fill_error(&mut bytes, cqe, op_own);
+        }
         if self.faults.active
             && let Some((wrong, byte)) = self.faults.forged(cqe.opcode)
         {
@@ -160,12 +207,12 @@ impl Device {
         }
         cq.pi = cq.pi.wrapping_add(1);
         self.completions = self.completions.wrapping_add(1);
-        if cqe.solicited || cqe.syndrome != 0 {
+        if solicited {
             cq.solicited_pi = cq.pi;
         }
         match cq.armed {
             Armed::No => {}
-            Armed::Solicited if !cqe.solicited && cqe.syndrome == 0 => {}
+            Armed::Solicited if !solicited => {}
             _ => self.fire(index),
         }
     }

@@ -132,7 +132,7 @@ impl Device {
         let gathered = self.gather_list(wqe, unit, pd, 0, &mut list);
         let outcome = match gathered {
             Err(GatherError::Malformed) => Outcome::Failed(syndrome::LOCAL_LENGTH),
-            Err(GatherError::Protection) => Outcome::Failed(syndrome::LOCAL_PROT),
+            Err(GatherError::Protection(cause)) => Outcome::Failed(cause.of_gather()),
             Ok(len) if len > MAX_FRAME => Outcome::Failed(syndrome::LOCAL_LENGTH),
             Ok(len) => {
                 frame.resize(inline + len as usize, 0);
@@ -192,10 +192,9 @@ impl Device {
             ..Cqe::default()
         };
         let mut list = std::mem::take(&mut self.scatter);
-        if self.scatter_list(&wqe, len, &mut list).is_ok() {
-            Payload::Bytes(frame).scatter(&list, len);
-        } else {
-            (cqe.opcode, cqe.syndrome) = (opcode::RESP_ERR, syndrome::LOCAL_LENGTH);
+        match self.scatter_list(&wqe, len, &mut list) {
+            Ok(()) => Payload::Bytes(frame).scatter(&list, len),
+            Err(error) => (cqe.opcode, cqe.syndrome) = (opcode::RESP_ERR, error.syndrome()),
         }
         self.scatter = list;
         let failed = cqe.syndrome != 0;

@@ -8,7 +8,7 @@
 use super::cqe::syndrome;
 use super::requester::{Landed, Outcome, done};
 use super::responder::{Reply, Request};
-use super::swqe::{SendWqe, opcode};
+use super::swqe::{GatherError, SendWqe, opcode};
 use crate::device::Device;
 use crate::objects::{Blocked, Outstanding, Seg};
 use crate::qp_state::{QpState, QpType};
@@ -147,7 +147,7 @@ impl Device {
 
     /// Fails the oldest WQE that has not completed. The QP may have broken while it completed the
     /// WQEs before.
-    fn fail_oldest(&mut self, index: usize, code: u8) {
+    fn fail_oldest(&mut self, index: usize, code: u16) {
         if !matches!(self.qps[index].state, QpState::Rts | QpState::Sqd) {
             return;
         }
@@ -186,7 +186,7 @@ impl Device {
     }
 
     /// Writes the data of an answer to the place that its WQE names.
-    fn land_answer(&mut self, index: usize, sent: &Outstanding, data: &[u8]) -> Result<Landed, u8> {
+    fn land_answer(&mut self, index: usize, sent: &Outstanding, data: &[u8]) -> Result<Landed, u16> {
         let qp = &self.qps[index];
         let (Some(ring), Some(pd)) = (qp.sq, qp.pd) else { return Err(syndrome::LOCAL_QP_OP) };
         let wqe = SendWqe::read(ring, qp.sq_count, sent.wqe_index);
@@ -209,7 +209,8 @@ impl Device {
                 _ => Err(syndrome::BAD_RESP),
             },
             Ok(_) => Err(syndrome::BAD_RESP),
-            Err(_) => Err(syndrome::LOCAL_PROT),
+            Err(GatherError::Protection(cause)) => Err(cause.of_scatter()),
+            Err(GatherError::Malformed) => Err(syndrome::LOCAL_LENGTH),
         };
         self.gather = list;
         result

@@ -27,7 +27,7 @@ pub(super) enum Outcome {
     /// Not executed; the queue stands still for now.
     Stalled,
     /// Failed with this syndrome.
-    Failed(u8),
+    Failed(u16),
 }
 
 /// Most bytes that the device copies within a process's memory; log2.
@@ -241,7 +241,7 @@ impl Device {
 
     /// Completes the next send WQE with an error, after the WQEs that wait for answers.
     #[cold]
-    fn fail_in_order(&mut self, index: usize, start: u16, blocks: u16, op: u8, code: u8) {
+    fn fail_in_order(&mut self, index: usize, start: u16, blocks: u16, op: u8, code: u16) {
         let qp = &mut self.qps[index];
         let Some(sn) = qp.outstanding.back().map(|sent| sent.sn) else {
             self.fail(index, start, blocks, op, code);
@@ -261,7 +261,7 @@ impl Device {
     }
 
     /// Completes a send WQE with an error and stops the queue.
-    pub(crate) fn fail(&mut self, index: usize, start: u16, blocks: u16, op: u8, code: u8) {
+    pub(crate) fn fail(&mut self, index: usize, start: u16, blocks: u16, op: u8, code: u16) {
         let qp = &mut self.qps[index];
         qp.sq_next = start.wrapping_add(blocks);
         qp.sq_done = qp.sq_next;
@@ -280,7 +280,7 @@ impl Device {
         }
     }
 
-    pub(crate) fn complete_send_error(&mut self, index: usize, start: u16, op: u8, code: u8) {
+    pub(crate) fn complete_send_error(&mut self, index: usize, start: u16, op: u8, code: u16) {
         let qp = &self.qps[index];
         let Some(cq) = qp.send_cq else { return };
         let cqe = Cqe {
@@ -362,7 +362,8 @@ impl Device {
         };
         let outcome = match gathered {
             Err(GatherError::Malformed) => Outcome::Failed(syndrome::LOCAL_LENGTH),
-            Err(GatherError::Protection) => Outcome::Failed(syndrome::LOCAL_PROT),
+            Err(GatherError::Protection(cause)) if op.reads() => Outcome::Failed(cause.of_scatter()),
+            Err(GatherError::Protection(cause)) => Outcome::Failed(cause.of_gather()),
             Ok(len) if op.is_atomic() && len != 8 => Outcome::Failed(syndrome::LOCAL_LENGTH),
             Ok(len) if kind == QpType::Ud && len > 4096 => Outcome::Failed(syndrome::LOCAL_LENGTH),
             Ok(len) if len > 1 << 30 => Outcome::Failed(syndrome::LOCAL_LENGTH),
@@ -389,12 +390,14 @@ impl Device {
         }
         let place =
             |unit: usize, need: u32| self.local_address(wqe.be32(unit, 4), pd, wqe.be64(unit, 8), len, need);
+        let refusal = |unit: usize| self.refusal(wqe.be32(unit, 4), pd);
         match (place(SOURCE, 0), place(DEST, access::LOCAL_WRITE)) {
             (Some(from), Some(to)) => {
                 mem::copy(from, to, len as usize);
                 done(len)
             }
-            _ => Outcome::Failed(syndrome::LOCAL_PROT),
+            (None, _) => Outcome::Failed(refusal(SOURCE).of_gather()),
+            (_, None) => Outcome::Failed(refusal(DEST).of_scatter()),
         }
     }
 
@@ -548,7 +551,7 @@ impl Device {
                 Some(Outcome::Stalled)
             }
             Injected::NotReady => Some(self.not_ready(index, 1)),
-            Injected::Error(code) => Some(Outcome::Failed(code)),
+            Injected::Error(code) => Some(Outcome::Failed(syndrome::usual(code))),
         }
     }
 }

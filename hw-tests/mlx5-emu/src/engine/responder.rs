@@ -94,10 +94,10 @@ pub(crate) enum Reply {
     /// Receiver not ready; timer code.
     NotReady(u8),
     /// Refused with this syndrome at the requester.
-    Nak(u8),
+    Nak(u16),
     /// As `Nak`, for a responder whose own completion already reports the reason. 0 when nothing is
     /// sent back.
-    NakCompleted(u8),
+    NakCompleted(u16),
     /// No answer: the QP does not exist, or its state does not allow an answer.
     Silence,
 }
@@ -345,11 +345,12 @@ impl Device {
             }
             Err(error) => {
                 let (local, remote) = match error {
-                    RecvError::TooShort => (syndrome::LOCAL_LENGTH, syndrome::REMOTE_INVAL_REQ),
-                    RecvError::Protection => (syndrome::LOCAL_PROT, syndrome::REMOTE_OP),
+                    RecvError::TooShort => (error.syndrome(), syndrome::REMOTE_INVAL_REQ),
+                    RecvError::Protection(_) => (error.syndrome(), syndrome::REMOTE_OP),
                 };
                 cqe.opcode = opcode::RESP_ERR;
                 cqe.syndrome = local;
+                cqe.flags_rqpn = request.source_qpn;
                 if let Some(cq) = cq {
                     self.complete(cq, &cqe);
                 }
@@ -361,7 +362,7 @@ impl Device {
     }
 
     /// Region behind a remote key, checked against the QP and the range.
-    fn remote_region(&self, index: usize, request: &Request, need: u32, len: u64) -> Result<u64, u8> {
+    fn remote_region(&self, index: usize, request: &Request, need: u32, len: u64) -> Result<u64, u16> {
         let refused = syndrome::REMOTE_ACCESS;
         let qp = &self.qps[index];
         let key = &self.keys[self.find_key(request.rkey).ok_or(refused)?];
@@ -421,7 +422,7 @@ impl Device {
         Reply::Ack
     }
 
-    fn refuse_unreliable(&self, request: &Request, code: u8) -> Reply {
+    fn refuse_unreliable(&self, request: &Request, code: u16) -> Reply {
         if request.kind.is_reliable() { Reply::Nak(code) } else { Reply::Silence }
     }
 
@@ -465,7 +466,7 @@ impl Device {
     }
 
     /// A key that may be invalidated by the peer: a bound type 2 window of this QP.
-    fn check_invalidate(&self, index: usize, key: u32) -> Result<(), u8> {
+    fn check_invalidate(&self, index: usize, key: u32) -> Result<(), u16> {
         let found = self.find_key(key).map(|found| self.keys[found]);
         match found {
             Some(Mkey { kind: KeyKind::Window { type2: true, qpn, .. }, .. })

@@ -4,6 +4,7 @@
 //! A WQE that the record covers must not change any more. The device therefore remembers the WQE's
 //! link when the record covers the WQE, and compares the link when it uses the WQE.
 
+use super::cqe::syndrome::{self, Protection};
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
 use crate::events::kind;
@@ -29,7 +30,17 @@ pub(crate) struct RecvWqe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvError {
     TooShort,
-    Protection,
+    Protection(Protection),
+}
+
+impl RecvError {
+    /// The syndrome of the receive's own completion.
+    pub(crate) fn syndrome(self) -> u16 {
+        match self {
+            RecvError::TooShort => syndrome::RECEIVE_LENGTH,
+            RecvError::Protection(cause) => cause.of_scatter(),
+        }
+    }
 }
 
 impl Device {
@@ -244,11 +255,18 @@ impl Device {
             match self.local_address(key, wqe.pd, addr, take, access::LOCAL_WRITE) {
                 Some(addr) => out.push(Seg { addr, len: take }),
                 None if self.indirect_list(key, wqe.pd, addr, take, access::LOCAL_WRITE, out) => {}
-                None => return Err(RecvError::Protection),
+                None => return Err(RecvError::Protection(self.refusal(key, wqe.pd))),
             }
             left -= take;
         }
         if left > 0 { Err(RecvError::TooShort) } else { Ok(()) }
+    }
+
+    /// Why [`Device::local_address`] has refused this key.
+    #[cold]
+    pub(crate) fn refusal(&self, key: u32, pd: usize) -> Protection {
+        let known = self.find_key(key).is_some_and(|index| self.keys[index].pd == pd);
+        if known { Protection::Access } else { Protection::Key }
     }
 
     /// Checks a local key and translates an address; `None` is a protection error.

@@ -1,5 +1,6 @@
 //! Reading send WQEs: segments of 16 bytes in a ring of 64-byte basic blocks, at literal offsets.
 
+use super::cqe::syndrome::Protection;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
 use crate::mem::Area;
@@ -125,7 +126,7 @@ impl SendWqe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GatherError {
     Malformed,
-    Protection,
+    Protection(Protection),
 }
 
 impl Device {
@@ -181,7 +182,7 @@ impl Device {
             match self.local_address(key, pd, addr, count, need) {
                 Some(addr) => out.push(Seg { addr, len: count }),
                 None if self.indirect_list(key, pd, addr, count, need, out) => {}
-                None => return Err(GatherError::Protection),
+                None => return Err(GatherError::Protection(self.refusal(key, pd))),
             }
             total += u64::from(count);
         }

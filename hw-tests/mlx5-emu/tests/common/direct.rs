@@ -191,6 +191,14 @@ impl DirectCq {
         self.arm_register(word);
     }
 
+    /// The bytes of the CQE `back` CQEs before the next one.
+    pub fn bytes_before(&self, back: u32) -> [u8; 64] {
+        let slot = u64::from(self.index.wrapping_sub(back) & (self.count - 1));
+        let at = self.buf + slot * self.size + self.size - 64;
+        // SAFETY: inside the CQ's buffer. The device has written the CQE and leaves it alone.
+        unsafe { (at as *const [u8; 64]).read_volatile() }
+    }
+
     /// Consumes all CQEs and returns their number. Every CQE must be good.
     pub fn consume(&mut self) -> usize {
         std::iter::from_fn(|| self.next_opcode()).count()
