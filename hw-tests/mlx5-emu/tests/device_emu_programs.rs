@@ -85,6 +85,24 @@ fn devinfo() -> Result<Completion, Failed> {
     Ok(Completion::Completed)
 }
 
+/// rdma(8) asks the kernel, which does not know the device. The stand-in answers for the device.
+fn rdma_link() -> Result<Completion, Failed> {
+    let text = with_emu(
+        "rdma link && rdma link show mlx5_0/1 -j && rdma dev && ! rdma link show mlx5_1 && ! rdma link add x",
+    )?;
+    for wanted in [
+        "link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev ",
+        r#"[{"ifindex":0,"ifname":"mlx5_0","port":1,"state":"ACTIVE","physical_state":"LINK_UP","netdev":""#,
+        "0: mlx5_0: node_type ca fw 0.0.0000 node_guid 026d:6cff:fe78:3500 ",
+        "Wrong device name",
+    ] {
+        if !text.contains(wanted) {
+            return Err(format!("no {wanted:?} in:\n{text}").into());
+        }
+    }
+    Ok(Completion::Completed)
+}
+
 fn exit_status() -> Result<Completion, Failed> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../with-emu");
     let status = Command::new(script).arg("exit 7").env("MLX5_EMU_LIBRARY", library()?).status()?;
@@ -120,6 +138,7 @@ fn main() -> ExitCode {
     arguments.test_threads = arguments.test_threads.or(Some(1));
     let mut trials = vec![
         Trial::ignorable_test("ibv_devinfo", devinfo),
+        Trial::ignorable_test("rdma_link_shows_the_device", rdma_link),
         Trial::ignorable_test("exit_status_is_passed_on", exit_status),
         Trial::ignorable_test("nothing_is_left_behind", leaves_nothing),
     ];
