@@ -9,6 +9,7 @@
 //! | `drop` | a request gets lost: retransmitted on reliable transports, gone on others |
 //! | `delay=MICROSECONDS` | a request waits |
 //! | `rnr` | a request is answered "receiver not ready" |
+//! | `abort` | a receive of an SRQ completes with a page fault, and the sender tries again |
 //! | `error=SYNDROME` | a request fails: 1 length, 2 QP, 4 protection, 0x12..0x16 remote, ... |
 //! | `hold` | a send completion is held back until completions of another QP passed it |
 //! | `repeat` | a send completion is written twice |
@@ -36,6 +37,9 @@ pub enum Fault {
     Delay(u64),
     /// A request is answered "receiver not ready".
     NotReady,
+    /// The memory of an SRQ's receive is not there (on-demand paging): the receive completes with an
+    /// error that breaks no QP, and the request is answered "receiver not ready".
+    Abort,
     /// A request completes with this syndrome.
     Error(u8),
     /// A send completion is written only after one of another QP (or at the next explicit step).
@@ -166,6 +170,7 @@ pub(crate) fn parse(text: &str) -> Result<Rule, String> {
     rule.fault = match name {
         "drop" => Fault::Drop,
         "rnr" => Fault::NotReady,
+        "abort" => Fault::Abort,
         "hold" => Fault::Hold,
         "repeat" => Fault::Repeat,
         "stale" => Fault::StaleOwner,
@@ -336,6 +341,11 @@ impl Faults {
     /// At the responder: acts as if there were no receive WQE.
     pub(crate) fn force_not_ready(&mut self, qpn: u32) -> bool {
         self.strike(Some(qpn), |fault| fault == Fault::NotReady).is_some()
+    }
+
+    /// At the responder: whether the receive WQE just taken from an SRQ meets a page fault.
+    pub(crate) fn aborts(&mut self, qpn: u32) -> bool {
+        self.strike(Some(qpn), |fault| fault == Fault::Abort).is_some()
     }
 }
 

@@ -517,6 +517,35 @@ fn faults_strike_as_told() {
     assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOMEM));
 }
 
+/// libmlx5 posts a receive of an SRQ again that has met a page fault. The sender comes again.
+#[test]
+fn page_fault_of_a_shared_receive_breaks_no_qp() {
+    use mlx5_emu::{Fault, Rule, inject};
+    let mut rig = Rig::new();
+    let (cq, srq) = (rig.cq(64), rig.srq(4, 1));
+    let (a, b) = rig.pair(cq, srq);
+    let memory = rig.memory(4096);
+    let (mut next, mut received) = (0, Vec::new());
+    for round in 0..20 {
+        while post_srq(srq, next, &[memory.sge(1024, 64)]) == 0 {
+            next += 1;
+        }
+        inject(Rule::once(Fault::Abort).at(qpn(b)));
+        memory.put(0, &[round]);
+        send(a, 1000, SIGNALED, &[memory.sge(0, 64)]);
+        assert_eq!(poll_all(cq).len(), 0, "round {round}: libmlx5 keeps the page fault to itself");
+        mlx5_emu::advance_clock(Duration::from_millis(1));
+        let found = poll(cq, 2);
+        assert!(found.iter().all(|wc| wc.status == 0));
+        assert_eq!(memory.get(1024, 1), [round]);
+        received.push(found[0].wr_id);
+    }
+    assert!(received.contains(&0), "a receive that met a page fault takes a later message");
+    received.sort_unstable();
+    received.dedup();
+    assert_eq!(received.len(), 20, "each receive once");
+}
+
 #[test]
 fn unknown_local_key_is_an_error_and_a_complaint() {
     let mut rig = Rig::new();

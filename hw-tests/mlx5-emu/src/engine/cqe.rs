@@ -39,6 +39,8 @@ pub(crate) mod syndrome {
     pub(crate) const REMOTE_OP: u16 = 0x8914;
     pub(crate) const TRANSPORT_RETRY: u16 = 0x8115;
     pub(crate) const RNR_RETRY: u16 = 0x8716;
+    /// The page fault of a receive that its QP survives.
+    pub(crate) const ABORTED: u16 = 0x9322;
 
     /// Why a piece of local memory is refused; the lowest bits of the vendor's syndrome.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

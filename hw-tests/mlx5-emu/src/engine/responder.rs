@@ -301,6 +301,17 @@ impl Device {
         };
         let (qpn, scatter_recv) = (qp.qpn, qp.scatter_recv);
 
+        if self.faults.active && srq.is_some() && request.kind.is_reliable() && self.faults.aborts(qpn) {
+            if let Some(cq) = cq {
+                let (opcode, syndrome) = (opcode::RESP_ERR, syndrome::ABORTED);
+                let wqe_counter = wqe.counter;
+                self.complete(
+                    cq,
+                    &Cqe { opcode, srqn_uidx, sop_qpn: qpn, wqe_counter, syndrome, ..Cqe::default() },
+                );
+            }
+            return Reply::NotReady(self.qps[index].attr.min_rnr_timer);
+        }
         let mut list = std::mem::take(&mut self.scatter);
         let checked = self.scatter_list(&wqe, len, &mut list);
         let mut cqe = Cqe {
