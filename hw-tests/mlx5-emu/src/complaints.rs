@@ -4,8 +4,8 @@
 //! prints each complaint to stderr when it occurs. With `MLX5_EMU_STRICT=1` a preloaded program
 //! that caused a complaint exits with status 86.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 /// The rule that was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +59,11 @@ pub struct Complaint {
 }
 
 static LIST: Mutex<Vec<Complaint>> = Mutex::new(Vec::new());
+/// The lock of the list, for a thread that forks.
+pub(crate) fn hold() -> MutexGuard<'static, Vec<Complaint>> {
+    LIST.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static PRINT: AtomicBool = AtomicBool::new(false);
 

@@ -7,7 +7,7 @@
 //! the program serves the device ([`crate::waits`]), the helper leaves the sockets and the doorbells
 //! to that thread; for [`SHORTEST`] after a post, it leaves the sockets to the program. In
 //! [`Mode::Thread`] the thread polls like hardware. The other modes have no helper thread.
-#![expect(unsafe_code, reason = "poll(2), signal masks, scheduling attributes and fork handlers")]
+#![expect(unsafe_code, reason = "poll(2), scheduling attributes and fork handlers")]
 
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::config::{Mode, mode};
 use crate::waits::{self, Trust};
 use crate::watch::Watch;
-use crate::{device, patience, sys};
+use crate::{device, patience, sys, threads};
 
 static RUNNING_IN: AtomicU32 = AtomicU32::new(0);
 static SLEEPING: AtomicBool = AtomicBool::new(false);
@@ -138,10 +138,7 @@ pub(crate) fn ensure() {
         libc::pthread_atfork(None, None, Some(in_child));
     });
     let _ = WAKE.get_or_init(|| sys::eventfd(libc::EFD_NONBLOCK).ok());
-    let old = block_signals();
-    let spawned = std::thread::Builder::new().name("mlx5-emu".to_owned()).stack_size(512 << 10).spawn(run);
-    restore_signals(&old);
-    if let Err(error) = spawned {
+    if let Err(error) = threads::start("mlx5-emu", run) {
         RUNNING_IN.store(0, Ordering::Release);
         eprintln!(
             "mlx5-emu: no helper thread ({error}): other processes and timers are served while the program polls"
@@ -167,23 +164,6 @@ pub(crate) fn mode_changed() {
         ensure();
     }
     wake();
-}
-
-fn block_signals() -> libc::sigset_t {
-    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut old = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: both sets are valid memory; sigfillset initialises the first, pthread_sigmask the
-    // second.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
-        old.assume_init()
-    }
-}
-
-fn restore_signals(old: &libc::sigset_t) {
-    // SAFETY: a set that pthread_sigmask gave.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
 }
 
 /// Ends the helper's sleep. A helper that is about to sleep looks for work once more instead.
@@ -268,11 +248,12 @@ fn prefer_short_turns() {
     }
 }
 
-fn run() {
+fn run(ready: threads::Ready) {
     prefer_short_turns();
     let mut watch = None;
     // The mode it was tried in.
     let mut watch_mode = None;
+    let mut ready = Some(ready);
     let mut nap = SHORTEST;
     let mut polls = 0;
     let mut hooked = 0;
@@ -290,6 +271,7 @@ fn run() {
             // In other modes no thread may wait for this one.
             watch = if mode == Mode::Auto { Watch::new() } else { None };
             let _ = READY.set(());
+            ready.take().map(threads::Ready::tell);
         }
         if !matches!(mode, Mode::Auto | Mode::Thread) {
             sleep(&[], Duration::from_millis(50), WAKES.load(Ordering::SeqCst));

@@ -69,6 +69,11 @@ pub(crate) fn release(pages: u64) {
     let _ = PAGES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(now.saturating_sub(pages)));
 }
 
+/// The lock of the records, for a thread that forks.
+pub(crate) fn hold() -> impl Sized + 'static {
+    RECORDS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// In a forked child: nothing is pinned yet.
 pub(crate) fn forget_in_child() {
     PAGES.store(0, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Once;
 
-use crate::{complaints, config, device, devices, sys, sysfs};
+use crate::{complaints, config, device, devices, fork, sys, sysfs};
 
 static ONCE: Once = Once::new();
 
@@ -23,6 +23,7 @@ pub fn init() {
 }
 
 fn plug() -> std::io::Result<()> {
+    fork::start();
     let path = sysfs::create()?;
     let path = CString::new(path.as_os_str().as_bytes())?;
     sys::setenv(c"SYSFS_PATH", &path);

@@ -64,6 +64,14 @@ struct Tree {
 static TREE: Mutex<Option<Tree>> = Mutex::new(None);
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
+/// The locks of the tree and of its root, for a thread that forks.
+pub(crate) fn hold() -> impl Sized + 'static {
+    (
+        TREE.lock().unwrap_or_else(PoisonError::into_inner),
+        ROOT.write().unwrap_or_else(PoisonError::into_inner),
+    )
+}
+
 /// The data of the tree that [`rewrite`] and [`literal`] need.
 struct Root {
     /// Without links.

@@ -30,6 +30,11 @@ type Unregister = unsafe extern "C" fn(*mut c_void, *mut c_int);
 /// The number of our registration with each worker, by the worker's address.
 static REGISTRATIONS: LazyLock<Mutex<HashMap<usize, c_int>>> = LazyLock::new(Mutex::default);
 
+/// The lock of the registrations, for a thread that forks.
+pub(crate) fn hold() -> impl Sized + 'static {
+    REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A function of libuct with the given type.
 macro_rules! of_libuct {
     ($name:literal as $type:ty) => {{

@@ -78,6 +78,11 @@ pub fn find(fd: RawFd) -> Option<Arc<dyn VirtualFile>> {
     FILES.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(&fd).cloned()
 }
 
+/// The lock of the registry, for a thread that forks.
+pub(crate) fn hold() -> impl Sized + 'static {
+    FILES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Makes `fd` a virtual file served by `file` and returns its number. The program owns the
 /// descriptor from now on.
 ///

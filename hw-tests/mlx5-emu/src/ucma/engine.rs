@@ -4,17 +4,17 @@
 //! All of them hold the same lock. A file's descriptor is readable exactly while events wait: its
 //! socket then holds one byte, which is added and removed under the same lock.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::links::{Arrival, Links, WAKE};
 use super::sock;
 use super::state::{Cm, Cx, Device, FileId, Notice, Timing};
+use crate::threads;
 
 /// Time an unanswered message may take, in milliseconds, from the environment.
 const TIMEOUT_VARIABLE: &str = "MLX5_EMU_CM_TIMEOUT_MS";
@@ -148,14 +148,13 @@ pub(super) fn with<R>(known: &[(FileId, RawFd)], f: impl FnOnce(&mut Cm, &mut Cx
 
 /// A new file. Bytes sent to `end` make its descriptor readable.
 pub(super) fn open(end: Arc<OwnedFd>) -> io::Result<FileId> {
-    static AT_FORK: Once = Once::new();
-    AT_FORK.call_once(|| sock::at_fork(before_fork, after_fork_in_parent, after_fork_in_child));
     let mut guard = lock();
     let engine = match guard.as_mut() {
         Some(engine) => engine,
         None => {
             let engine = Engine::new()?;
-            spawn(engine.links.poll().raw())?;
+            let poll = engine.links.poll().raw();
+            threads::start("mlx5-emu-cm", move |ready| serve(poll, ready))?;
             guard.insert(engine)
         }
     };
@@ -177,16 +176,9 @@ pub(super) fn close(file: FileId) {
     }
 }
 
-fn spawn(poll: RawFd) -> io::Result<()> {
-    // The new thread inherits the mask: signals stay with the program's own threads.
-    let allowed = sock::block_signals();
-    let spawned = std::thread::Builder::new().name("mlx5-emu-cm".to_owned()).spawn(move || serve(poll));
-    sock::restore_signals(&allowed);
-    spawned.map(drop)
-}
-
 /// The thread: messages and timeouts.
-fn serve(poll: RawFd) {
+fn serve(poll: RawFd, ready: threads::Ready) {
+    ready.tell();
     loop {
         let timeout = match lock().as_mut() {
             Some(engine) => engine.sleep(),
@@ -236,25 +228,18 @@ fn catch_up() {
     }
 }
 
-thread_local! {
-    /// The lock, held by the thread that forks.
-    static FORKING: RefCell<Option<MutexGuard<'static, Option<Engine>>>> = const { RefCell::new(None) };
+/// The lock of the manager, held by a thread that forks.
+pub(super) struct Held(MutexGuard<'static, Option<Engine>>);
+
+/// Takes the lock before a fork.
+pub(super) fn hold() -> Held {
+    Held(lock())
 }
 
-extern "C" fn before_fork() {
-    FORKING.with(|held| *held.borrow_mut() = Some(lock()));
-}
-
-extern "C" fn after_fork_in_parent() {
-    FORKING.with(|held| drop(held.borrow_mut().take()));
-}
-
-/// Drops the engine in a forked child, which then starts a new one. The child has no thread, and
-/// its copies of the sockets would hide the parent's death from the peers.
-extern "C" fn after_fork_in_child() {
-    FORKING.with(|held| {
-        if let Some(mut guard) = held.borrow_mut().take() {
-            *guard = None;
-        }
-    });
+impl Held {
+    /// Drops the engine in a forked child, which then starts a new one. The child has no thread, and
+    /// its copies of the sockets would hide the parent's death from the peers.
+    pub(super) fn forget_in_child(&mut self) {
+        *self.0 = None;
+    }
 }

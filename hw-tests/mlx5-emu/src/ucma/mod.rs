@@ -28,7 +28,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 mod abi;
 mod addr;
@@ -71,6 +71,23 @@ struct CmFile(FileId, #[expect(dead_code, reason = "keeps the other end open")] 
 
 /// The open files, to find the one behind a descriptor (MIGRATE_ID).
 static FILES: Mutex<Vec<Weak<CmFile>>> = Mutex::new(Vec::new());
+
+/// The locks of the manager and of the list, for a thread that forks.
+pub(crate) struct Held(
+    engine::Held,
+    #[expect(dead_code, reason = "held")] MutexGuard<'static, Vec<Weak<CmFile>>>,
+);
+
+pub(crate) fn hold() -> Held {
+    Held(engine::hold(), FILES.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Held {
+    /// A forked child starts a manager of its own.
+    pub(crate) fn forget_in_child(&mut self) {
+        self.0.forget_in_child();
+    }
+}
 
 /// Opens the connection manager.
 ///

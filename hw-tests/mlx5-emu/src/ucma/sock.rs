@@ -148,31 +148,6 @@ pub(super) fn wait(poll: RawFd, timeout_ms: c_int) -> io::Result<Vec<u64>> {
     }
 }
 
-/// Blocks every signal in the calling thread, so that the program's own threads get the signals.
-/// Returns the previous mask.
-pub(super) fn block_signals() -> libc::sigset_t {
-    // SAFETY: both sets are valid places; all-zero is a valid sigset_t.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut old: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
-        old
-    }
-}
-
-/// Restores what [`block_signals`] returned.
-pub(super) fn restore_signals(old: &libc::sigset_t) {
-    // SAFETY: `old` is a valid set; the previous one is not asked for.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
-}
-
-/// Registers what to do around fork(2): before it, and after it in the parent and in the child.
-pub(super) fn at_fork(before: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
-    // SAFETY: functions without arguments that live as long as this code, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) };
-}
-
 /// Wakes the thread that waits for the eventfd.
 pub(super) fn ring(fd: &OwnedFd) {
     // SAFETY: no pointers to our memory are kept; eventfd_write takes a number.
