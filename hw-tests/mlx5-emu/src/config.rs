@@ -45,7 +45,7 @@ pub fn mode() -> Mode {
         Some("auto") => Mode::Auto,
         Some("thread") => Mode::Thread,
         Some(other) => {
-            eprintln!(
+            crate::sys::say!(
                 "mlx5-emu: MLX5_EMU_MODE={other}: expected manual, stepped, auto or thread; using the default"
             );
             default_mode()

@@ -207,7 +207,7 @@ impl Faults {
         for part in text.split(';').filter(|part| !part.trim().is_empty()) {
             match parse(part) {
                 Ok(rule) => faults.add(rule),
-                Err(error) => eprintln!("mlx5-emu: MLX5_EMU_FAULTS: {error}; rule ignored"),
+                Err(error) => crate::sys::say!("mlx5-emu: MLX5_EMU_FAULTS: {error}; rule ignored"),
             }
         }
         faults

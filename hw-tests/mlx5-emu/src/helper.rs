@@ -140,7 +140,7 @@ pub(crate) fn ensure() {
     let _ = WAKE.get_or_init(|| sys::eventfd(libc::EFD_NONBLOCK).ok());
     if let Err(error) = threads::start("mlx5-emu", run) {
         RUNNING_IN.store(0, Ordering::Release);
-        eprintln!(
+        crate::sys::say!(
             "mlx5-emu: no helper thread ({error}): other processes and timers are served while the program polls"
         );
     }

@@ -17,7 +17,7 @@ static ONCE: Once = Once::new();
 pub fn init() {
     ONCE.call_once(|| {
         if let Err(error) = plug() {
-            eprintln!("mlx5-emu: cannot plug in the software device: {error}");
+            crate::sys::say!("mlx5-emu: cannot plug in the software device: {error}");
         }
     });
 }
@@ -47,7 +47,7 @@ extern "C" fn unplug() {
     });
     let count = complaints::complaint_count();
     if config::preloaded() && count > 0 {
-        eprintln!("mlx5-emu: {count} complaints: real hardware would not accept these actions");
+        crate::sys::say!("mlx5-emu: {count} complaints: real hardware would not accept these actions");
         if config::strict() {
             // SAFETY: ends the process at once. Handlers that were registered earlier are skipped
             // on purpose; handlers that were registered later have already run. Buffered output is

@@ -145,6 +145,37 @@ next_function!(/// ppoll(2).
 next_function!(/// socket(2).
     socket as c"socket" (domain: c_int, kind: c_int, protocol: c_int) -> c_int);
 
+/// Writes a line to stderr, with one write(2). Whatever becomes of it, the program goes on: stderr
+/// may be closed, a full file system, or a pipe that nobody reads. Takes no lock and uses no
+/// thread-local value, so it works while a process forks and at the end of a thread.
+macro_rules! say {
+    ($($words:tt)*) => { crate::sys::write_line(format!($($words)*)) };
+}
+pub(crate) use say;
+
+/// What [`say`] expands to.
+#[cold]
+pub(crate) fn write_line(mut line: String) {
+    line.push('\n');
+    // SAFETY: the sets and the time are valid places, and pointer and length describe `line`.
+    // SIGPIPE is blocked in this thread during the call, and a new one is taken back.
+    unsafe {
+        let mut pipe = std::mem::zeroed::<libc::sigset_t>();
+        let (mut old, mut pending) = (pipe, pipe);
+        libc::sigemptyset(&raw mut pipe);
+        libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
+        libc::sigpending(&raw mut pending);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut old);
+        let written = libc::syscall(libc::SYS_write, libc::STDERR_FILENO, line.as_ptr(), line.len());
+        let broken = written < 0 && *libc::__errno_location() == libc::EPIPE;
+        if broken && libc::sigismember(&raw const pending, libc::SIGPIPE) == 0 {
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&raw const pipe, std::ptr::null_mut(), &raw const now);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut());
+    }
+}
+
 /// Sets `errno` of the calling thread.
 pub(crate) fn set_errno(value: c_int) {
     // SAFETY: __errno_location returns the calling thread's own, always valid errno.

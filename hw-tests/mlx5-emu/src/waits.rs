@@ -359,7 +359,7 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
 /// Ends a program that passes more entries than its list has room for, as the C library does.
 fn check(count: nfds_t, room: size_t) {
     if room as u64 / (size_of::<pollfd>() as u64) < count {
-        eprintln!("*** buffer overflow detected ***: terminated");
+        crate::sys::say!("*** buffer overflow detected ***: terminated");
         std::process::abort();
     }
 }

@@ -103,6 +103,25 @@ fn rdma_link() -> Result<Completion, Failed> {
     Ok(Completion::Completed)
 }
 
+/// The device's messages go to a stderr that is a full file system, closed, or a pipe that nobody
+/// reads. The program goes on, also where SIGPIPE would end it.
+fn messages_end_no_program() -> Result<Completion, Failed> {
+    // The device complains about the rule and about the mode.
+    let program = "MLX5_EMU_FAULTS=nonsense MLX5_EMU_MODE=nonsense ibv_devinfo";
+    for (stderr, ends) in [
+        ("2>/dev/full", ""),
+        ("2>&-", ""),
+        ("2>&3", "exec 3> >(exec true); while kill -0 $! 2>/dev/null; do sleep 0.01; done;"),
+        ("2>&3", "trap '' PIPE; exec 3> >(exec true); while kill -0 $! 2>/dev/null; do sleep 0.01; done;"),
+    ] {
+        let text = with_emu(&format!("{ends} {program} {stderr}"))?;
+        if !text.contains("PORT_ACTIVE") {
+            return Err(format!("{ends} {stderr}:\n{text}").into());
+        }
+    }
+    Ok(Completion::Completed)
+}
+
 fn exit_status() -> Result<Completion, Failed> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../with-emu");
     let status = Command::new(script).arg("exit 7").env("MLX5_EMU_LIBRARY", library()?).status()?;
@@ -138,6 +157,7 @@ fn main() -> ExitCode {
     arguments.test_threads = arguments.test_threads.or(Some(1));
     let mut trials = vec![
         Trial::ignorable_test("ibv_devinfo", devinfo),
+        Trial::ignorable_test("messages_end_no_program", messages_end_no_program),
         Trial::ignorable_test("rdma_link_shows_the_device", rdma_link),
         Trial::ignorable_test("exit_status_is_passed_on", exit_status),
         Trial::ignorable_test("nothing_is_left_behind", leaves_nothing),
