@@ -19,6 +19,7 @@ use crate::mem::Area;
 use crate::net::Net;
 use crate::objects::{Ah, Cq, Dm, IndirectionTable, Layout, Mkey, Pd, Qp, Seg, Srq, Xrcd};
 use crate::slab::Slab;
+use crate::sys;
 use crate::uverbs::Matcher;
 
 /// Low bits of a QP number that index the process's own table; the bits above name the process.
@@ -31,6 +32,8 @@ pub(crate) const MAX_SRQ: usize = 1 << 12;
 pub(crate) const MAX_CQ: usize = 1 << 16;
 /// Keys of one process.
 pub(crate) const MAX_KEYS: usize = 1 << 20;
+/// A bit of every key's number, beyond the index: the small numbers are reserved.
+const KEY_BIT: u32 = 1 << 22;
 /// PDs of one process.
 pub(crate) const MAX_PD: usize = 1 << 16;
 
@@ -158,6 +161,8 @@ pub(crate) struct Device {
     pub(crate) completions: u64,
     pub(crate) hooked_steps: u64,
     pub(crate) key_variant: u8,
+    /// The number of a key is its index with these bits changed, so that no other process can guess it.
+    pub(crate) key_mask: u32,
     /// QPs in the error state. The program may still post to their receive rings.
     pub(crate) in_error: Vec<usize>,
     /// Counts changes of the set of UAR pages.
@@ -204,7 +209,8 @@ impl Device {
             messages: 0,
             completions: 0,
             hooked_steps: 0,
-            key_variant: 0,
+            key_variant: sys::random() as u8,
+            key_mask: KEY_BIT | sys::random() as u32 & (KEY_BIT - 1),
             in_error: Vec::new(),
             uar_changes: 0,
             unused_uars: false,

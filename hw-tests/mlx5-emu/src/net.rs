@@ -23,6 +23,7 @@ use crate::engine::responder::{Op, Payload, Reply, Request};
 use crate::mem;
 use crate::qp_state::QpType;
 use crate::ring::{CAPACITY, Ring};
+use crate::sys;
 
 /// Slots 1 to this.
 pub(crate) const SLOTS: u32 = (1 << (24 - QPN_INDEX_BITS)) - 1;
@@ -32,6 +33,10 @@ const WHOLE: usize = CAPACITY / 4 * 3;
 const PART: usize = CAPACITY / 4;
 /// Frames start at multiples of this, so that counters are aligned.
 const ALIGN: usize = 8;
+/// The longest frame in parts: a request with the most payload that a card sends.
+const LONGEST: usize = (1 << 30) + REQUEST_HEAD;
+/// Connections whose peers have offered no ring yet. A peer offers its ring as soon as it connects.
+const IDLE: usize = 64;
 /// The sockets are checked for lost peers once per this number of calls.
 const CALLS: u32 = 64;
 
@@ -265,6 +270,9 @@ impl Net {
             Entry::Occupied(known) => Some(known.into_mut()),
             Entry::Vacant(place) => {
                 let stream = UnixStream::connect_addr(&address(slot).ok()?).ok()?;
+                if !sys::is_own_peer(stream.as_raw_fd()) {
+                    return None;
+                }
                 stream.set_nonblocking(true).ok()?;
                 let ring = Ring::offer(stream.as_raw_fd()).ok()?;
                 self.generation += 1;
@@ -443,7 +451,13 @@ impl Net {
         while is_there()
             && let Ok((stream, _)) = listener.accept()
         {
-            if stream.set_nonblocking(true).is_ok() {
+            if sys::is_own_peer(stream.as_raw_fd()) && stream.set_nonblocking(true).is_ok() {
+                let idle = || self.incoming.iter().filter(|peer| peer.ring.is_none());
+                if idle().count() >= IDLE {
+                    // The oldest.
+                    let oldest = self.incoming.iter().position(|peer| peer.ring.is_none());
+                    oldest.map(|oldest| self.incoming.remove(oldest));
+                }
                 self.incoming.push(Incoming { stream, ring: None, parts: Vec::new(), open: true });
                 self.look_at_sockets = true;
                 self.generation += 1;
@@ -451,6 +465,11 @@ impl Net {
             }
         }
     }
+}
+
+/// Whether parts that have arrived can be continued with so many bytes.
+fn is_room(parts: &[u8], more: usize, longest: usize) -> bool {
+    parts.len() + more <= longest + PART_HEAD
 }
 
 /// Writes the header of a request, in front of its payload.
@@ -617,6 +636,10 @@ impl Device {
             }
             let frame = &written[done + 4..done + len];
             match frame[0] {
+                FRAME_PART | FRAME_LAST_PART if !is_room(&peer.parts, frame.len(), LONGEST) => {
+                    peer.open = false;
+                    return;
+                }
                 FRAME_PART => peer.parts.extend_from_slice(&frame[PART_HEAD - 4..]),
                 FRAME_LAST_PART => {
                     peer.parts.extend_from_slice(&frame[PART_HEAD - 4..]);
@@ -682,7 +705,7 @@ impl Device {
 
 /// Wakes a sleeper at the other end. A socket that is full of such bytes wakes the sleeper anyway.
 fn wake(stream: &UnixStream) {
-    let _ = crate::sys::send_packet(stream.as_raw_fd(), &[0]);
+    let _ = sys::send_packet(stream.as_raw_fd(), &[0]);
 }
 
 /// Reads the bytes of a socket that only wakes; false when the peer is gone.
@@ -695,5 +718,19 @@ fn is_there(stream: &mut UnixStream) -> bool {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return error.kind() == ErrorKind::WouldBlock,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The longest request of a card fits into its parts; endless parts do not.
+    #[test]
+    fn parts_are_bounded() {
+        let part = PART_HEAD - 4 + PART;
+        let before_last = vec![0; LONGEST / PART * PART];
+        assert!(is_room(&before_last, PART_HEAD - 4 + LONGEST % PART, LONGEST));
+        assert!(!is_room(&before_last, part, LONGEST));
     }
 }

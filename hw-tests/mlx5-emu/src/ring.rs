@@ -48,6 +48,7 @@ impl Ring {
     /// No memory, no address space, or no peer.
     pub(crate) fn offer(socket: RawFd) -> io::Result<Self> {
         let fd = sys::memfd(c"mlx5-emu-ring", (HEADER + CAPACITY) as u64)?;
+        sys::seal(fd.as_raw_fd())?;
         let ring = Self::map(&fd, End::Writer)?;
         send_fd(socket, fd.as_raw_fd())?;
         Ok(ring)
@@ -56,9 +57,13 @@ impl Ring {
     /// The reader's end of the ring that the peer offers; `None` when it did not yet.
     ///
     /// # Errors
-    /// The peer has gone, or sent something else.
+    /// The peer has gone, or sent something else: for example memory whose size it could change, so
+    /// that a look at the ring would end this process.
     pub(crate) fn accept(socket: RawFd) -> io::Result<Option<Self>> {
         let Some(fd) = receive_fd(socket)? else { return Ok(None) };
+        if !sys::is_sealed(fd.as_raw_fd(), (HEADER + CAPACITY) as u64) {
+            return Err(sys::errno(libc::EPROTO));
+        }
         Self::map(&fd, End::Reader).map(Some)
     }
 
@@ -284,6 +289,24 @@ mod tests {
         writer.sleep();
         writer.awake();
         assert!(!reader.consumed(8));
+    }
+
+    #[test]
+    fn a_ring_whose_size_can_change_is_refused() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let offered = |len: usize, seal: bool| {
+            let fd = sys::memfd(c"ring", len as u64).unwrap();
+            if seal {
+                sys::seal(fd.as_raw_fd()).unwrap();
+            }
+            send_fd(a.as_raw_fd(), fd.as_raw_fd()).unwrap();
+            Ring::accept(b.as_raw_fd()).map(|ring| ring.is_some())
+        };
+        assert!(offered(HEADER + CAPACITY, true).unwrap());
+        assert!(offered(HEADER + CAPACITY, false).is_err(), "not sealed");
+        assert!(offered(HEADER, true).is_err(), "too short");
+        send_fd(a.as_raw_fd(), a.as_raw_fd()).unwrap();
+        assert!(Ring::accept(b.as_raw_fd()).is_err(), "no memory");
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! not handle goes to the pointers found here with `dlsym(RTLD_NEXT, ...)`.
 #![expect(unsafe_code, reason = "calls into libc through dlsym")]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::{DIR, FILE};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, dev_t, mode_t, size_t, ssize_t, stat as StatBuf};
@@ -217,7 +219,8 @@ fn owned(fd: c_int) -> io::Result<OwnedFd> {
 /// What memfd_create(2) or ftruncate(2) say.
 pub(crate) fn memfd(name: &CStr, len: u64) -> io::Result<OwnedFd> {
     // SAFETY: the name is NUL-terminated.
-    let fd = owned(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
+    let fd =
+        owned(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })?;
     // SAFETY: the descriptor is open.
     if unsafe { libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&fd), len.cast_signed()) } != 0 {
         return Err(io::Error::last_os_error());
@@ -325,6 +328,66 @@ pub(crate) fn inode_of(fd: RawFd) -> io::Result<FileId> {
     Ok((out.st_dev, out.st_ino))
 }
 
+/// The process at the other end of a connected Unix socket: when it connected, or began to listen.
+/// Process 0 is not visible from here.
+pub(crate) fn peer_of(socket: RawFd) -> Option<libc::ucred> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: pointer and length describe `peer`.
+    let status = unsafe {
+        libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len)
+    };
+    (status == 0).then_some(peer)
+}
+
+/// Whether the process at the other end of a Unix socket belongs to the user of this process. Names
+/// of sockets are open to everybody on the machine. Says so the first time that it does not.
+pub(crate) fn is_own_peer(socket: RawFd) -> bool {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let own = effective_uid();
+    let peer = peer_of(socket);
+    let is_own = peer.is_some_and(|peer| peer.uid == own);
+    if !is_own && !TOLD.swap(true, Ordering::Relaxed) {
+        let (pid, uid) = peer.map_or((0, u32::MAX), |peer| (peer.pid, peer.uid));
+        say!(
+            "mlx5-emu: refused process {pid}: it belongs to user {uid}, not {own}; the processes of a session have one user"
+        );
+    }
+    is_own
+}
+
+/// Forbids everybody to change the size of a memory file.
+///
+/// # Errors
+/// What fcntl(2) says.
+pub(crate) fn seal(fd: RawFd) -> io::Result<()> {
+    // SAFETY: no pointers involved.
+    let status = unsafe { fcntl(fd, libc::F_ADD_SEALS, SEALS as usize) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The seals of [`seal`].
+const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Whether this is a memory file of `len` bytes whose size nobody can change.
+pub(crate) fn is_sealed(fd: RawFd, len: u64) -> bool {
+    // SAFETY: no pointers involved.
+    let seals = unsafe { fcntl(fd, libc::F_GET_SEALS, 0) };
+    let mut out = std::mem::MaybeUninit::<StatBuf>::zeroed();
+    // SAFETY: `out` is a valid place for the answer, and all-zero is valid too.
+    let size = unsafe {
+        fstat(fd, out.as_mut_ptr());
+        out.assume_init().st_size
+    };
+    seals >= 0 && seals & SEALS == SEALS && size == len.cast_signed()
+}
+
+/// Effective user id of this process.
+pub(crate) fn effective_uid() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// User id of this process.
 pub(crate) fn uid() -> u32 {
     // SAFETY: no arguments, cannot fail.
@@ -366,6 +429,29 @@ pub(crate) fn may(capability: u32) -> bool {
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
         .is_some_and(|set| set >> capability & 1 != 0)
+}
+
+/// A random number that no other process can know.
+pub(crate) fn random() -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: pointer and length describe `bytes`. The kernel fills in so few bytes at once.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    u64::from_ne_bytes(bytes)
+}
+
+/// Makes a folder with a new name below `base`, which only this user can enter.
+///
+/// # Errors
+/// What mkdtemp(3) says.
+pub(crate) fn new_folder(base: &Path, prefix: &str) -> io::Result<PathBuf> {
+    let mut name = base.join(format!("{prefix}XXXXXX")).into_os_string().into_vec();
+    name.push(0);
+    // SAFETY: NUL-terminated, and long enough: the function only replaces the last six characters.
+    if unsafe { libc::mkdtemp(name.as_mut_ptr().cast()) }.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    name.pop();
+    Ok(OsString::from_vec(name).into())
 }
 
 /// Locks a file as flock(2); false when that fails or another holds it.

@@ -10,12 +10,11 @@
 //! lock; the next start finds and removes it.
 
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use crate::{devices, gids, sys};
@@ -62,7 +61,6 @@ struct Tree {
 }
 
 static TREE: Mutex<Option<Tree>> = Mutex::new(None);
-static COUNTER: AtomicU32 = AtomicU32::new(0);
 
 /// The locks of the tree and of its root, for a thread that forks.
 pub(crate) fn hold() -> impl Sized + 'static {
@@ -279,6 +277,18 @@ fn fill(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether this is a folder of this process's user, and not a link to one.
+fn is_own(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir() && meta.uid() == sys::effective_uid())
+}
+
+/// Opens the lock of a tree. In its place there may be a link, or a pipe, on which the opening would
+/// wait.
+fn open_lock(tree: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    OpenOptions::new().read(true).custom_flags(flags).open(tree.join("lock"))
+}
+
 fn base() -> PathBuf {
     std::env::temp_dir()
 }
@@ -291,7 +301,10 @@ fn sweep(base: &Path) {
             continue;
         }
         let path = entry.path();
-        let lock = File::open(path.join("lock"));
+        if !is_own(&path) {
+            continue;
+        }
+        let lock = open_lock(&path);
         let stale = match &lock {
             // Held until the tree is gone, so that nobody joins the tree meanwhile.
             Ok(lock) => sys::flock(lock, libc::LOCK_EX | libc::LOCK_NB),
@@ -315,7 +328,10 @@ fn join(path: PathBuf) -> Option<Tree> {
     if !path.file_name()?.to_string_lossy().starts_with(PREFIX) {
         return None;
     }
-    let lock = File::open(path.join("lock")).ok()?;
+    if !is_own(&path) {
+        return None;
+    }
+    let lock = open_lock(&path).ok()?;
     if !sys::flock(&lock, libc::LOCK_SH | libc::LOCK_NB) {
         return None;
     }
@@ -335,9 +351,7 @@ fn make() -> io::Result<Tree> {
 /// Makes an empty tree and holds its lock.
 fn begin(base: &Path) -> io::Result<Tree> {
     let pid = std::process::id();
-    let path = base.join(format!("{PREFIX}{pid}-{}", COUNTER.fetch_add(1, Ordering::Relaxed)));
-    let _ = fs::remove_dir_all(&path);
-    fs::create_dir(&path)?;
+    let path = sys::new_folder(base, &format!("{PREFIX}{pid}-"))?;
     // The file gets its name when the lock is held. A sweep would take a free lock for that of a
     // process that is gone.
     let new = path.join("lock.new");
@@ -386,7 +400,7 @@ pub(crate) fn remove() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     /// Other processes sweep the temporary folder while one makes its tree.
     #[test]

@@ -21,12 +21,16 @@ use super::wire::{MAX_BYTES, Packet};
 pub(super) const WAKE: u64 = 0;
 const LISTENER: u64 = 1 << 32;
 const LINK: u64 = 2 << 32;
+/// Links whose peers have sent nothing yet. A peer sends its first packet as soon as it connects.
+const SILENT: usize = 64;
 
 struct Link {
     socket: OwnedFd,
     pid: i32,
     /// Packets that the socket has not taken yet.
     outbox: VecDeque<Vec<u8>>,
+    /// The peer connected and has sent nothing yet.
+    is_silent: bool,
 }
 
 struct Bound {
@@ -87,7 +91,7 @@ impl Links {
         let id = self.next;
         self.next = self.next.wrapping_add(1).clamp(1, LinkId::MAX - 1);
         self.poll.add(socket.as_raw_fd(), LINK | u64::from(id))?;
-        self.links.insert(id, Link { socket, pid, outbox: VecDeque::new() });
+        self.links.insert(id, Link { socket, pid, outbox: VecDeque::new(), is_silent: false });
         // PID 0 is unknown: such processes cannot be told apart.
         if pid != 0 {
             self.by_pid.entry(pid).or_insert(id);
@@ -159,19 +163,33 @@ impl Links {
                 return;
             };
             let Ok(socket) = sock::accept(&bound.socket) else { return };
+            if !crate::sys::is_own_peer(socket.as_raw_fd()) {
+                continue;
+            }
+            let silent = self.links.iter().filter(|(_, link)| link.is_silent).map(|(&id, _)| id);
+            let silent: Vec<LinkId> = silent.collect();
+            if silent.len() >= SILENT
+                && let Some(oldest) = silent.into_iter().min()
+            {
+                self.drop_link(oldest);
+            }
             let pid = sock::peer_pid(&socket);
             // A link that can't be watched is dropped; the other side sees its end.
-            let _ = self.add_link(socket, pid);
+            let added = self.add_link(socket, pid);
+            if let Some(link) = added.ok().and_then(|id| self.links.get_mut(&id)) {
+                link.is_silent = true;
+            }
         }
     }
 
     fn read_all(&mut self, id: LinkId, arrivals: &mut Vec<Arrival>) {
         let mut buf = [0; MAX_BYTES];
         loop {
-            let Some(link) = self.links.get(&id) else { return };
+            let Some(link) = self.links.get_mut(&id) else { return };
             match sock::receive(link.socket.as_raw_fd(), &mut buf, libc::MSG_DONTWAIT) {
                 Ok(0) => break,
                 Ok(n) => {
+                    link.is_silent = false;
                     if let Some(packet) = Packet::decode(&buf[..n]) {
                         arrivals.push(Arrival::Packet(id, packet));
                     }
@@ -241,6 +259,9 @@ impl Net for Links {
         }
         // The connect call shows which process listens. If a link to this process exists already,
         // the new socket is not needed.
+        if !crate::sys::is_own_peer(socket.as_raw_fd()) {
+            return Err(DialError::Refused);
+        }
         let pid = sock::peer_pid(&socket);
         if pid != 0
             && let Some(&id) = self.by_pid.get(&pid)
@@ -308,6 +329,28 @@ mod tests {
         server.unbind(&name);
         client.bind(&name).expect("the port is free");
         assert_eq!(server.links.len(), 1, "and the connection is still there");
+    }
+
+    #[test]
+    fn silent_links_are_bounded() {
+        let namespace = format!("silent-{}", std::process::id());
+        let mut server = Links::new(namespace).expect("server");
+        let name = Name::parse("0106/7471/0.0.0.0").expect("name");
+        server.bind(&name).expect("bind");
+        server.listen(&name).expect("listen");
+        let token = server.bound[&name].token;
+        let mut callers = Vec::new();
+        for _ in 0..2 * SILENT {
+            let caller = sock::socket().expect("socket");
+            sock::connect(&caller, &server.socket_name(&name)).expect("connect");
+            callers.push(caller);
+            server.ready(token, &mut Vec::new());
+        }
+        assert_eq!(server.links.len(), SILENT);
+        let ends = |caller: &OwnedFd| {
+            sock::receive(caller.as_raw_fd(), &mut [0; 1], libc::MSG_DONTWAIT).is_ok_and(|len| len == 0)
+        };
+        assert!(ends(&callers[0]) && !ends(&callers[2 * SILENT - 1]), "the oldest goes");
     }
 
     #[test]

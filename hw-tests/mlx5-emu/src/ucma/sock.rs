@@ -75,19 +75,7 @@ pub(super) fn accept(fd: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// Process id at the other end; 0 when it is not visible from here.
 pub(super) fn peer_pid(fd: &OwnedFd) -> i32 {
-    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as socklen_t;
-    // SAFETY: pointer and length describe `cred`.
-    let rc = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut cred).cast(),
-            &raw mut len,
-        )
-    };
-    if rc == 0 { cred.pid } else { 0 }
+    crate::sys::peer_of(fd.as_raw_fd()).map_or(0, |peer| peer.pid)
 }
 
 /// Sends one packet without blocking; EAGAIN when the other side is slow.

@@ -7,9 +7,6 @@ use crate::device::{Device, ObjectKind};
 use crate::objects::{KeyKind, Mkey, access};
 use crate::{mem, pin, sys};
 
-/// Index part of the first key: no key is ever 0x100, which marks the end of a scatter list.
-const FIRST_INDEX: u32 = 2;
-
 const KNOWN_ACCESS: u32 = access::LOCAL_WRITE
     | access::REMOTE_WRITE
     | access::REMOTE_READ
@@ -70,20 +67,20 @@ impl Device {
         // The variant byte changes with every use of an index, so that an old key of the index is
         // invalid.
         self.key_variant = self.key_variant.wrapping_add(1);
-        self.keys[index].key = ((index as u32 + FIRST_INDEX) << 8) | u32::from(self.key_variant);
+        self.keys[index].key = (index as u32 ^ self.key_mask) << 8 | u32::from(self.key_variant);
         Ok(index)
     }
 
     /// The index of a key, if it exists.
     #[inline(always)]
     pub(crate) fn find_key(&self, key: u32) -> Option<usize> {
-        let index = (key >> 8).wrapping_sub(FIRST_INDEX) as usize;
+        let index = (key >> 8 ^ self.key_mask) as usize;
         self.keys.get(index).filter(|found| found.key == key).map(|_| index)
     }
 
     /// The key's entry, whatever its low byte: how work requests name the key that they change.
     pub(crate) fn find_key_index(&self, key: u32) -> Option<usize> {
-        let index = (key >> 8).wrapping_sub(FIRST_INDEX) as usize;
+        let index = (key >> 8 ^ self.key_mask) as usize;
         self.keys.get(index).map(|_| index)
     }
 
