@@ -101,7 +101,8 @@ mod tests {
     /// for it, or has forked.
     #[test]
     fn child_of_a_fork_can_take_every_lock() {
-        let locks: [(&str, fn() -> Box<dyn Any>); 6] = [
+        type Hold = fn() -> Box<dyn Any>;
+        let locks: [(&str, Hold); 6] = [
             ("connection manager", || Box::new(ucma::hold())),
             ("tree", || Box::new(sysfs::hold())),
             ("UCX", || Box::new(ucx::hold())),

@@ -271,7 +271,9 @@ fn run(ready: threads::Ready) {
             // In other modes no thread may wait for this one.
             watch = if mode == Mode::Auto { Watch::new() } else { None };
             let _ = READY.set(());
-            ready.take().map(threads::Ready::tell);
+            if let Some(ready) = ready.take() {
+                ready.tell();
+            }
         }
         if !matches!(mode, Mode::Auto | Mode::Thread) {
             sleep(&[], Duration::from_millis(50), WAKES.load(Ordering::SeqCst));

@@ -186,7 +186,8 @@ fn requester_errors_hold_what_cards_write() {
 #[test]
 fn responder_errors_hold_what_cards_write() {
     const RESP_ERR: u8 = 14;
-    let cases: [(&str, fn(&Memory) -> ibv_sge, (u8, u8)); 3] = [
+    type Receive = fn(&Memory) -> ibv_sge;
+    let cases: [(&str, Receive, (u8, u8)); 3] = [
         ("message longer than the receive", |memory| memory.sge(0, 4), (0x01, 0xd4)),
         (
             "receive with an unknown lkey",

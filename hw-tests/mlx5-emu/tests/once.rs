@@ -85,9 +85,10 @@ fn done(cq: *mut ibv_cq) -> Vec<(u64, u32)> {
 /// later request is flushed once.
 #[test]
 fn qp_connected_to_itself_learns_the_cause_of_a_refusal_once() {
-    // Opcode, changes of rkey and remote address, the receive (its length, a change of its lkey),
-    // and the status.
-    let cases: [(u32, u32, u64, Option<(u32, u32)>, u32); 8] = [
+    /// Its length, and a change of its lkey.
+    type Receive = (u32, u32);
+    // Opcode, changes of rkey and remote address, the receive, and the status.
+    let cases: [(u32, u32, u64, Option<Receive>, u32); 8] = [
         (IBV_WR_RDMA_WRITE, 0x8000, 0, None, REM_ACCESS),
         (IBV_WR_RDMA_READ, 0x8000, 0, None, REM_ACCESS),
         (IBV_WR_ATOMIC_FETCH_AND_ADD, 0x8000, 0, None, REM_ACCESS),
