@@ -113,6 +113,11 @@ pub(crate) fn strict() -> bool {
     env("MLX5_EMU_STRICT").as_deref() == Some("1")
 }
 
+/// `MLX5_EMU_KEY_SEED`: makes the keys of regions and windows the same in every process.
+pub(crate) fn key_seed() -> Option<u64> {
+    env("MLX5_EMU_KEY_SEED")?.parse().ok()
+}
+
 /// Names the set of processes that can reach each other (`MLX5_EMU_SESSION`). By default all
 /// processes of a user share one session.
 pub(crate) fn session() -> String {

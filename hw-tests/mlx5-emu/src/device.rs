@@ -177,6 +177,7 @@ pub(crate) struct Device {
 impl Device {
     fn new() -> Self {
         let net = Net::new();
+        let keys = crate::config::key_seed().unwrap_or_else(sys::random);
         Self {
             contexts: Slab::compact(1 << 10),
             pds: Slab::new(MAX_PD),
@@ -209,8 +210,8 @@ impl Device {
             messages: 0,
             completions: 0,
             hooked_steps: 0,
-            key_variant: sys::random() as u8,
-            key_mask: KEY_BIT | sys::random() as u32 & (KEY_BIT - 1),
+            key_variant: (keys >> 32) as u8,
+            key_mask: KEY_BIT | keys as u32 & (KEY_BIT - 1),
             in_error: Vec::new(),
             uar_changes: 0,
             unused_uars: false,

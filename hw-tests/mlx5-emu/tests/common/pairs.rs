@@ -29,6 +29,8 @@ pub(crate) fn with_emu(command: &str) -> Result<String, Failed> {
         .arg(command)
         .env("MLX5_EMU_LIBRARY", library()?)
         .env("MLX5_EMU_STRICT", "1")
+        // What two runs print is compared.
+        .env("MLX5_EMU_KEY_SEED", "1")
         .output()?;
     let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
