@@ -151,8 +151,10 @@ fn may_serve(list: &[pollfd]) -> bool {
     if !matches!(mode, Mode::Stepped | Mode::Auto) || !device::exists() {
         return false;
     }
+    // Without a helper nobody else serves the thread.
     let polls = helper::polls();
-    if polls.wrapping_sub(POLLS.swap(polls, Ordering::Relaxed)) > WITHOUT_PAUSE {
+    let without_pause = polls.wrapping_sub(POLLS.swap(polls, Ordering::Relaxed)) > WITHOUT_PAUSE;
+    if without_pause && mode == Mode::Auto {
         return false;
     }
     // A signal handler may sleep, and interrupt the holder of the lock.
