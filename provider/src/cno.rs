@@ -156,7 +156,8 @@ impl CnoInner {
         }
     }
 
-    /// Triggers the CNO. Its agent runs here, and may make any call: the caller holds no lock.
+    /// Triggers the CNO. The caller may hold locks, and calls [`CnoInner::call_agent`] once it holds
+    /// none.
     pub(crate) fn trigger(&self, evd: EvdId) {
         let mut state = self.state.lock().unwrap();
         state.triggered = Some(evd);
@@ -166,6 +167,10 @@ impl CnoInner {
         }
         drop(state);
         self.changed.notify_one();
+    }
+
+    /// Calls the agent, which may make any call: the caller holds no lock.
+    pub(crate) fn call_agent(&self, evd: EvdId) {
         let upcall = self.upcall.lock().unwrap().clone();
         // No upcalls while the IA closes, because the program has given up all objects.
         if let Some(upcall) = upcall

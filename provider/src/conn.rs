@@ -197,8 +197,14 @@ impl EpInner {
     }
 
     pub(crate) fn event(&self, kind: ConnectionEventKind, private_data: Vec<u8>) {
-        if let Some(evd) = self.connect_evd() {
-            evd.push(self.notice_of(kind, private_data));
+        self.tell(self.notice_of(kind, private_data));
+    }
+
+    /// Queues an event on the connect EVD, unless the EP was freed, and tells the program.
+    pub(crate) fn tell(&self, event: Notice) {
+        let Some(evd) = self.connect_evd() else { return };
+        if let Some(lost) = self.device.tell_of(|| self.exists(), || evd.put_notice(event)) {
+            evd.announce_notice(lost);
         }
     }
 

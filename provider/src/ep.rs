@@ -396,6 +396,10 @@ impl QpOwner for EpInner {
     fn on_failed(self: Arc<Self>, life: u64) {
         self.completed_in_failure(life);
     }
+
+    fn exists(&self) -> bool {
+        Self::exists(self)
+    }
 }
 
 impl crate::fork::Inherit for EpInner {
@@ -411,6 +415,11 @@ impl EpInner {
         } else {
             Err(Error::handle(Subtype::InvalidHandleEp, "EP"))
         }
+    }
+
+    /// Whether the program still has the EP, which a modify may have recreated.
+    pub(crate) fn exists(&self) -> bool {
+        self.cell.get().is_some_and(|ep| ep.live.load(Ordering::Acquire))
     }
 
     pub(crate) fn state(&self) -> EpState {

@@ -27,7 +27,7 @@ pub(crate) use self::wait::Wait;
 use crate::counters::{Counters, EvdCounter, EvdCounts};
 use crate::datapath::{CqPath, DirectCqs};
 use crate::device::{AsyncSink, Class, Device, Member, ReservedTimers, Signal, Source, Timer};
-use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, Notice, reason};
+use crate::event_data::{AsyncEvent, Notice};
 use crate::memory::{headroom, headroom_of_notices, queue};
 use crate::sync::{BiasedMutex, BiasedMutexGuard, rank};
 use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, next_id};
@@ -260,6 +260,7 @@ impl Evd {
             ));
         }
         self.inner.close();
+        self.inner.device.finish_telling();
         Ok(())
     }
 }
@@ -467,12 +468,7 @@ impl Member for EvdInner {
 
     /// The device reports that the EVD's CQ has overflowed.
     fn device_event(self: Arc<Self>, _: rxe_fallback::AsyncKind) {
-        self.device.push_async(AsyncEvent {
-            kind: AsyncKind::EvdOverflow,
-            object: AsyncObject::Evd(self.id),
-            context: self.context.load(Ordering::Relaxed),
-            reason: reason::EVD_OVERFLOW,
-        });
+        self.tell_of_overflow();
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) trait QpOwner: Send + Sync {
     fn on_received(self: Arc<Self>);
     /// A work request has failed or was flushed, in this life of the queue pair.
     fn on_failed(self: Arc<Self>, life: u64);
+    /// Whether the program still has the EP.
+    fn exists(&self) -> bool;
 }
 
 bitflags! {

@@ -381,12 +381,13 @@ impl SrqInner {
     }
 
     fn notice(&self, reason: u32) {
-        self.device.push_async(AsyncEvent {
+        let event = AsyncEvent {
             kind: AsyncKind::Notice,
             object: AsyncObject::Srq(self.id),
             context: self.context.load(Ordering::Relaxed),
             reason,
-        });
+        };
+        self.device.push_async_of(|| self.live.load(Ordering::Acquire), event);
     }
 
     /// The device has reported an error of the SRQ (R9).
@@ -399,6 +400,7 @@ impl SrqInner {
         if !self.live.swap(false, Ordering::AcqRel) {
             return;
         }
+        self.device.finish_telling();
         self.device.registry.remove(Class::Srq, self.id.0);
         self.pz.leave();
     }

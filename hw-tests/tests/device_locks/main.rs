@@ -3,13 +3,15 @@
 //! builds only, since release builds have no hook in the locks.
 
 #[cfg(debug_assertions)]
+mod freed;
+#[cfg(debug_assertions)]
 mod late;
 #[cfg(debug_assertions)]
 mod steps;
 
 fn main() {
     #[cfg(debug_assertions)]
-    use {late::*, steps::*};
+    use {freed::*, late::*, steps::*};
     #[cfg(debug_assertions)]
     doorbell_hw_tests::run_unless(
         doorbell_hw_tests::tests![
@@ -27,6 +29,13 @@ fn main() {
             a_message_that_shows_before_the_reset_counts,
             a_message_is_answered_before_it_confirms_the_connection,
             a_window_is_bound_twice_before_a_message_confirms_the_connection,
+            an_ep_is_freed_before_its_refusal_is_queued,
+            a_datagram_ep_is_freed_before_its_refusal_is_queued,
+            an_ep_is_dropped_before_its_end_is_queued,
+            an_srq_is_freed_before_its_low_watermark_is_queued,
+            a_psp_is_freed_before_its_request_is_queued,
+            an_evd_is_freed_before_its_cno_is_triggered,
+            an_ep_is_freed_while_its_refusal_is_queued,
         ],
         1,
         |name| match name {

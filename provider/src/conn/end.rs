@@ -189,7 +189,7 @@ impl EpInner {
         self.set_state(EpState::Disconnected);
         let cm = control.cm.take();
         let answer = control.left == self.attempt();
-        // Events are queued after the lock is released. `in_order` below keeps the events of one
+        // Events are queued after the lock is released. `tell_of` below keeps the events of one
         // EP's end in the same order on both EVDs.
         drop(control);
         if let Some((token, id)) = cm {
@@ -206,27 +206,29 @@ impl EpInner {
         }
         let breaks = self.srq.is_some();
         let connect_evd = self.connect_evd();
-        let lost = self.device.in_order(|| {
+        let put = || {
             let event = self.notice_of(kind, Vec::new());
             let lost = connect_evd.as_ref().and_then(|evd| evd.put_notice(event));
             if breaks {
                 self.device.put_async(self.broken());
             }
             lost
-        });
-        // An agent of either EVD may end another connection, so it runs outside `in_order`.
-        if let Some(evd) = connect_evd {
-            evd.announce_notice(lost);
-        }
-        if breaks {
-            self.device.announce_async();
+        };
+        // An agent of either EVD may end another connection, so it runs outside `tell_of`.
+        if let Some(lost) = self.device.tell_of(|| self.exists(), put) {
+            if let Some(evd) = connect_evd {
+                evd.announce_notice(lost);
+            }
+            if breaks {
+                self.device.announce_async();
+            }
         }
         self.recheck_notification();
         self.drain_soon();
     }
 
     pub(crate) fn tell_broken(&self) {
-        self.device.push_async(self.broken());
+        self.device.push_async_of(|| self.exists(), self.broken());
     }
 
     fn broken(&self) -> AsyncEvent {
@@ -299,6 +301,7 @@ impl EpInner {
             closes.then(|| ep.clone())
         });
         if let Some(Some(ep)) = closes {
+            ep.device.finish_telling();
             ep.end_and_detach();
         }
     }

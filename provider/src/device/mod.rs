@@ -210,9 +210,17 @@ impl Device {
         drop(before);
     }
 
+    /// Queues an asynchronous event of the IA, and tells the program.
     pub(crate) fn push_async(&self, event: AsyncEvent) {
         self.put_async(event);
         self.announce_async();
+    }
+
+    /// The same of an event that names an object, if the object still `exists`.
+    pub(crate) fn push_async_of(&self, exists: impl FnOnce() -> bool, event: AsyncEvent) {
+        if self.tell_of(exists, || self.put_async(event)).is_some() {
+            self.announce_async();
+        }
     }
 
     /// Queues an asynchronous event. The caller may hold locks, and calls
@@ -234,11 +242,19 @@ impl Device {
         self.async_sink.lock().unwrap().clone()
     }
 
-    /// Runs `put`, which queues events of one cause on two EVDs and announces neither. All threads
-    /// queue them in the same order (R192).
-    pub(crate) fn in_order<T>(&self, put: impl FnOnce() -> T) -> T {
+    /// Runs `put`, which queues events that name an object and announces none of them, if the object
+    /// still `exists`. All threads queue events of one cause on two EVDs in the same order (R192).
+    ///
+    /// A free first lets the object exist no longer, then calls [`Device::finish_telling`]. After
+    /// that, no event is queued that names the object.
+    pub(crate) fn tell_of<T>(&self, exists: impl FnOnce() -> bool, put: impl FnOnce() -> T) -> Option<T> {
         let _order = self.order.lock().unwrap();
-        put()
+        exists().then(put)
+    }
+
+    /// Waits until no thread queues an event that names an object which no longer exists.
+    pub(crate) fn finish_telling(&self) {
+        drop(self.order.lock().unwrap());
     }
 
     /// Waits until the device has read the buffers of datagrams under way. Called before memory is

@@ -66,12 +66,13 @@ impl EpInner {
         self.watch_marks(&control);
         drop(control);
         if soft {
-            self.device.push_async(AsyncEvent {
+            let event = AsyncEvent {
                 kind: AsyncKind::Notice,
                 object: AsyncObject::Ep(self.id),
                 context: self.pair.context(),
                 reason: reason::EP_SOFT_HIGH_WATERMARK,
-            });
+            };
+            self.device.push_async_of(|| self.exists(), event);
         }
         if hard {
             self.failed();

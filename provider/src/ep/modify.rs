@@ -377,10 +377,10 @@ impl EpInner {
         inner.pair.context.store(self.pair.context(), Ordering::Relaxed);
         inner.pair.follow_counts(&self.pair);
         inner.attempt.store(self.attempt(), Ordering::Release);
-        // Threads that still hold this EP find it closed. Service points and requests find the new
-        // EP.
-        self.live.store(false, Ordering::Release);
+        // Service points and requests find the new EP. Threads that still hold this EP find it
+        // closed.
         self.cell.set(&inner);
+        self.live.store(false, Ordering::Release);
         Ok(inner)
     }
 }

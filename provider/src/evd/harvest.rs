@@ -279,7 +279,7 @@ impl EvdInner {
         let dto = pair.flushed(info, op);
         let mut deferred = Deferred::default();
         let mut queue = self.queue();
-        self.put(&mut queue, dto, credit, true, &mut deferred);
+        self.put_of(pair, &mut queue, dto, credit, &mut deferred);
         let cno = queue.cno_if_enabled();
         drop(queue);
         self.announce(cno);
@@ -292,19 +292,31 @@ impl EvdInner {
         let dto = pair.flushed(info, op);
         let mut queue = self.queue();
         let mut deferred = queue.take_deferred();
-        self.put(&mut queue, dto, credit, true, &mut deferred);
+        self.put_of(pair, &mut queue, dto, credit, &mut deferred);
         queue.defer(deferred);
+    }
+
+    /// Queues a completion that no device generates. That of an EP which was freed is dropped:
+    /// [`EvdInner::unregister`] has taken the lock of the queue, or will take it.
+    fn put_of(
+        &self,
+        pair: &QueuePair,
+        queue: &mut Queue,
+        dto: DtoCompletion,
+        credit: Credit,
+        deferred: &mut Deferred,
+    ) {
+        if pair.owner().is_some_and(|owner| owner.exists()) {
+            self.put(queue, dto, credit, true, deferred);
+        } else {
+            Queued { dto, credit }.abandon(&self.device, &queue.srqs);
+        }
     }
 
     /// Does the work that a harvest found and could not do under the queue's lock.
     pub(crate) fn run_deferred(&self, deferred: Deferred) {
         if deferred.overflowed {
-            self.device.push_async(AsyncEvent {
-                kind: AsyncKind::EvdOverflow,
-                object: AsyncObject::Evd(self.id),
-                context: self.context.load(Ordering::Relaxed),
-                reason: reason::EVD_OVERFLOW,
-            });
+            self.tell_of_overflow();
         }
         let owner = |pair: &Arc<QueuePair>| pair.owner();
         deferred.received.iter().filter_map(owner).for_each(QpOwner::on_received);
@@ -314,6 +326,17 @@ impl EvdInner {
             }
         }
         self.give_back_lost(deferred);
+    }
+
+    /// Reports that an event of this EVD was lost.
+    pub(super) fn tell_of_overflow(&self) {
+        let event = AsyncEvent {
+            kind: AsyncKind::EvdOverflow,
+            object: AsyncObject::Evd(self.id),
+            context: self.context.load(Ordering::Relaxed),
+            reason: reason::EVD_OVERFLOW,
+        };
+        self.device.push_async_of(|| self.live.load(Ordering::Acquire), event);
     }
 
     /// Flushes lost buffers. The completions may go to this EVD or to other EVDs, so the caller

@@ -96,7 +96,7 @@ impl EvdInner {
         if self.waiting.load(Ordering::Acquire) {
             self.wake_waiter();
         } else if let Some(cno) = self.cno_with_news() {
-            cno.trigger(self.id);
+            self.trigger(&cno);
         }
     }
 
@@ -121,7 +121,15 @@ impl EvdInner {
         if self.waiting.load(Ordering::Acquire) {
             self.wake_waiter();
         } else if let Some(cno) = cno {
-            cno.trigger(self.id);
+            self.trigger(&cno);
+        }
+    }
+
+    /// Triggers the CNO, unless the EVD was freed. The agent runs here: the caller holds no lock.
+    fn trigger(&self, cno: &CnoInner) {
+        let exists = || self.live.load(Ordering::Acquire);
+        if self.device.tell_of(exists, || cno.trigger(self.id)).is_some() {
+            cno.call_agent(self.id);
         }
     }
 
@@ -156,7 +164,7 @@ impl EvdInner {
             tracing::error!(%error, "cannot arm a CQ");
         }
         if (told && solicited) || self.cno_with_news().is_some() {
-            cno.trigger(self.id);
+            self.trigger(&cno);
         }
     }
 

@@ -376,10 +376,18 @@ impl ServicePoint {
         Ok(CrArrival { sp: self.id, conn_qual: self.qual, cr: Cr { inner: cr }, ep })
     }
 
-    /// Queues the connection request event.
+    /// Queues the connection request event. If the service point was closed meanwhile, the request
+    /// is rejected.
     pub(super) fn announce(&self, arrival: CrArrival) {
         self.device.count(IaCounter::SpCr);
-        self.evd.push(arrival.into());
+        let mut event = Some(arrival.into());
+        let put = || event.take().and_then(|event| self.evd.put_notice(event));
+        let lost = self.device.tell_of(|| self.live.load(Ordering::Acquire), put);
+        match lost {
+            Some(lost) => self.evd.announce_notice(lost),
+            // Dropping the request rejects it.
+            None => drop(event),
+        }
     }
 
     /// Stops listening. Returns false if the service point was closed before.
@@ -387,6 +395,7 @@ impl ServicePoint {
         if !self.live.swap(false, Ordering::AcqRel) {
             return false;
         }
+        self.device.finish_telling();
         let listeners = std::mem::take(&mut *self.listeners.lock().unwrap());
         for (token, id) in listeners {
             self.device.cm.forget(token);

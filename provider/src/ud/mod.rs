@@ -65,11 +65,9 @@ impl EpInner {
     }
 
     fn datagram_event(&self, kind: DatagramEventKind, private_data: Vec<u8>, cm: u64) {
-        if let Some(evd) = self.connect_evd() {
-            let ep_context = self.pair.context();
-            let event = DatagramEvent { ep: self.id, ep_context, kind, private_data, cm };
-            evd.push(Notice::Datagram(Box::new(event)));
-        }
+        let ep_context = self.pair.context();
+        let event = DatagramEvent { ep: self.id, ep_context, kind, private_data, cm };
+        self.tell(Notice::Datagram(Box::new(event)));
     }
 
     /// A new address handle, for an event with this CM handle. Both are freed with this EP.
