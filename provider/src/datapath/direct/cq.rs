@@ -503,7 +503,8 @@ impl<U: CqUse> DirectCq<U> {
 
     #[inline(always)]
     fn with_source(&self, completion: Completion) -> Completion {
-        if self.datagrams {
+        // An error entry names no source.
+        if self.datagrams && completion.status == DtoStatus::Success {
             Completion { source_qpn: self.cq.source_qpn(), ..completion }
         } else {
             completion
@@ -645,6 +646,7 @@ fn in_verbs_terms(syndrome: Syndrome) -> WcStatus {
 mod tests {
     use super::*;
     use mlx5_direct::cqe;
+    use proptest::prelude::*;
 
     fn received(edit: impl Fn(&mut [u8; 64])) -> Completion {
         let mut bytes = [0; 64];
@@ -691,6 +693,38 @@ mod tests {
                 bytes[63] = 14 << 4;
             });
             assert_eq!((got.wr_id, got.status), (WrId::Srq { srq: 7, entry: 3 }, expected));
+        }
+    }
+
+    proptest! {
+        /// Cards fill the other bytes of an error entry: byte counts, flags, a hardware syndrome, a
+        /// signature, the solicited bit.
+        #[test]
+        fn an_error_is_told_by_what_drivers_may_rely_on(
+            mut bytes: [[u8; 32]; 2],
+            syndromes: (u8, u8),
+            qpn in 0..1_u32 << 24,
+            counter: u16,
+            responder: bool,
+            low_bits in 0..16_u8,
+        ) {
+            let fill = |bytes: &mut [u8; 64], low_bits| {
+                bytes[54..56].copy_from_slice(&[syndromes.1, syndromes.0]);
+                bytes[57..60].copy_from_slice(&qpn.to_be_bytes()[1..]);
+                bytes[60..62].copy_from_slice(&counter.to_be_bytes());
+                bytes[63] = (if responder { 14 } else { 13 }) << 4 | low_bits;
+            };
+            let told = |bytes: &[u8; 64]| {
+                let decoded = cqe::decode(&cqe::RawCqe::from_bytes(bytes)).unwrap();
+                // A request on the CQ of an SRQ is skipped.
+                let srq = if responder { translate(Some(7), &decoded) } else { None };
+                format!("{:?} {srq:?}", translate(None, &decoded))
+            };
+            let bare = &mut [0; 64];
+            fill(bare, 0);
+            let full: &mut [u8; 64] = bytes.as_flattened_mut().try_into().unwrap();
+            fill(full, low_bits);
+            prop_assert_eq!(told(full), told(bare));
         }
     }
 
