@@ -21,6 +21,22 @@ struct lmr {
 static struct lmr *lmrs[BUCKETS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* The thread that forks holds the lock, so that it is free in the child. */
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork, after_fork);
+}
+
 static struct lmr **bucket(DAT_LMR_HANDLE handle)
 {
     return &lmrs[((uintptr_t)handle >> 4) % BUCKETS];

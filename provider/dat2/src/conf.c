@@ -222,7 +222,7 @@ static void read_lines(FILE *file, const char *path, void (*add)(struct conf_ent
 
 void conf_read(void (*add)(struct conf_entry *entry))
 {
-    const char *path = getenv("DAT_OVERRIDE");
+    const char *path = secure_getenv("DAT_OVERRIDE");
     FILE *file;
 
     if (path == NULL)

@@ -54,6 +54,16 @@ static bool grow(uintptr_t count)
     return true;
 }
 
+void ias_lock(void)
+{
+    pthread_mutex_lock(&slots_lock);
+}
+
+void ias_unlock(void)
+{
+    pthread_mutex_unlock(&slots_lock);
+}
+
 /* Takes the free slot with the lowest index; returns 0 if there is no memory. */
 static uintptr_t take_slot(DAT_IA_HANDLE object, const struct use *use)
 {

@@ -54,6 +54,10 @@ void registry_unuse(struct use *use);
 
 /* ia.c */
 
+/* Locks and unlocks the list of IAs, for a fork. */
+void ias_lock(void);
+void ias_unlock(void);
+
 /* The provider's object of an open IA. */
 DAT_RETURN ia_object(DAT_IA_HANDLE ia, DAT_IA_HANDLE *object);
 

@@ -14,7 +14,7 @@ static unsigned places = TO_STDOUT;
 
 static unsigned number(const char *variable, unsigned otherwise)
 {
-    const char *text = getenv(variable);
+    const char *text = secure_getenv(variable);
 
     return text == NULL ? otherwise : (unsigned)strtol(text, NULL, 0);
 }

@@ -71,11 +71,28 @@ bool registry_ready(void)
     return !atomic_load(&ended);
 }
 
+/* The thread that forks holds all locks, so that no thread which the child does not have holds one
+ * there. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&libraries_lock);
+    pthread_mutex_lock(&tables_lock);
+    ias_lock();
+}
+
+static void after_fork(void)
+{
+    ias_unlock();
+    pthread_mutex_unlock(&tables_lock);
+    pthread_mutex_unlock(&libraries_lock);
+}
+
 /* Reads dat.conf when libdat2 is loaded. Later changes of the program's environment have no effect.
  */
 __attribute__((constructor)) static void load(void)
 {
     registry_ready();
+    pthread_atfork(before_fork, after_fork, after_fork);
 }
 
 /* Frees what nobody uses, because threads of the program may still run when it exits. Frees nothing

@@ -29,6 +29,8 @@ extern struct fake {
     char name[DAT_NAME_MAX_LENGTH], params[256];
     /* Whether dat_provider_init registers a table, and the result of that. */
     int silent;
+    /* Called at the beginning of dat_provider_init, if there is one. */
+    void (*on_init)(void);
     DAT_RETURN added;
 
     /* The return values of all calls, and those of opening and closing an IA. */

@@ -122,6 +122,8 @@ void dat_provider_init(const DAT_PROVIDER_INFO *info, const char *params)
 {
     DAT_PROVIDER *table = table_of(info->ia_name);
 
+    if (fake.on_init != NULL)
+        fake.on_init();
     fake.inits++;
     strcpy(fake.name, info->ia_name);
     strcpy(fake.params, params);

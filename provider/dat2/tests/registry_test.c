@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -384,6 +385,53 @@ static void threads(void)
     CHECK(!is_loaded());
 }
 
+/* A thread loads a provider, under the lock of the list, while another forks. */
+static pthread_barrier_t loads;
+
+static void while_forks(void)
+{
+    pthread_barrier_wait(&loads);
+    /* The fork waits, or it happens meanwhile. */
+    usleep(200000);
+}
+
+static void *load_slowly(void *failed)
+{
+    DAT_IA_HANDLE ia;
+
+    if (open_ia("fake", &ia) == DAT_SUCCESS && dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG) == DAT_SUCCESS)
+        failed = NULL;
+    return failed;
+}
+
+/* The child of a fork can use the registry. */
+static void forks(void)
+{
+    static char failed;
+    DAT_PROVIDER_INFO infos[8], *list[8];
+    DAT_COUNT count;
+    pthread_t thread;
+    void *end;
+    int status;
+    pid_t child;
+
+    for (int i = 0; i < 8; i++)
+        list[i] = &infos[i];
+    pthread_barrier_init(&loads, NULL, 2);
+    fake.on_init = while_forks;
+    CHECK(pthread_create(&thread, NULL, load_slowly, &failed) == 0);
+    pthread_barrier_wait(&loads);
+    child = fork();
+    if (child == 0) {
+        alarm(20);
+        _exit(dat_registry_list_providers(8, &count, list) != DAT_SUCCESS);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    CHECK(pthread_join(thread, &end) == 0 && end == NULL);
+    fake.on_init = NULL;
+    pthread_barrier_destroy(&loads);
+}
+
 /* A provider that registers no table. This is the last test, because its library stays loaded. */
 static void silent_provider(void)
 {
@@ -411,8 +459,10 @@ int main(int argc, char **argv)
     list();
     names_of_codes();
     /* With this part, Debian's library crashed in 13 of 100 runs; without it, in none of 100. */
-    if (ours)
+    if (ours) {
         threads();
+        forks();
+    }
     silent_provider();
     return summary();
 }
