@@ -17,17 +17,12 @@
 //! reaches them. The exception is the lock of an EVD, which the handler replaces. Handlers do not
 //! run for vfork(2), posix_spawn(3), or a bare clone(2).
 
+use crate::process::{self, Handlers, Held};
 use crate::sync::{Mutex, MutexGuard, rank};
 use std::any::Any;
-use std::cell::RefCell;
 use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, PoisonError, Weak};
-
-thread_local! {
-    /// The locks that the forking thread holds from before the fork until after it.
-    static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
-}
 
 /// An object that belongs to the process that created it.
 pub(crate) trait Inherit: Send + Sync {
@@ -116,7 +111,7 @@ pub(crate) fn is_child() -> bool {
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let code = crate::process::at_fork(before, in_parent, in_child);
+        let code = process::at_fork(Handlers { before, in_parent: drop, in_child });
         if code != 0 {
             tracing::warn!(
                 code,
@@ -126,22 +121,18 @@ pub(crate) fn watch() {
     });
 }
 
-extern "C" fn before() {
+fn before() -> Held {
     let shared = SHARED.hold();
-    let mut held: Vec<Box<dyn Any>> = shared.iter().flatten().flat_map(|part| (part.hold)()).collect();
+    let mut held: Held = shared.iter().flatten().flat_map(|part| (part.hold)()).collect();
     held.push(Box::new(KNOWN.hold()));
     held.push(Box::new(shared));
     // The innermost: a thread that locks a biased lock may hold any other lock.
     held.push(Box::new(biased_lock::hold_shared_locks()));
-    HELD.with(|all| all.replace(held));
+    held
 }
 
-extern "C" fn in_parent() {
-    drop(HELD.take());
-}
-
-extern "C" fn in_child() {
-    drop(HELD.take());
+fn in_child(held: Held) {
+    drop(held);
     biased_lock::forget_parked();
     let inherited = std::mem::take(&mut *known()).all;
     for object in inherited.iter().filter_map(Weak::upgrade) {
