@@ -7,7 +7,7 @@ use doorbell_hw_tests::devices;
 use libtest_mimic::{Failed, Trial};
 use std::path::Path;
 
-pub(crate) fn trials() -> [Trial; 7] {
+pub(crate) fn trials() -> [Trial; 10] {
     let software = std::env::var_os("MLX5_EMU_SESSION").is_some();
     let here = |other| (!software).then_some(other);
     [
@@ -47,6 +47,21 @@ pub(crate) fn trials() -> [Trial; 7] {
                 says(&limit, &faults, dat::RESOURCE_MEMORY_REGION, &["ulimit -l", "64 KiB"])
             },
         ),
+        trial("says_that_memlock_is_nothing".to_owned(), here("root may lock what it likes here"), || {
+            let faults = [("MLX5_EMU_FAULTS", "cmd.reg_mr=1*0")];
+            let limit = ["prlimit", "--memlock=0", "doorbell-a"];
+            says(&limit, &faults, dat::RESOURCE_MEMORY_REGION, &["ulimit -l", "0 KiB", "(EPERM)"])
+        }),
+        trial("says_that_a_setting_is_no_number".to_owned(), None, || {
+            logs(
+                &[("DOORBELL_RNR_RETRY", "often")],
+                "doorbell-a",
+                &["DOORBELL_RNR_RETRY=\"often\"", "0 to 7"],
+            )
+        }),
+        trial("says_that_a_level_of_the_log_is_unknown_and_shows_errors".to_owned(), None, || {
+            logs(&[("DOORBELL_LOG", "debgu")], "doorbell-none", &["DOORBELL_LOG=debgu", "no_such_device"])
+        }),
         trial(
             "closes_an_ia_whose_first_open_could_not_free_everything".to_owned(),
             here("the software device can refuse commands"),
@@ -61,6 +76,17 @@ pub(crate) fn trials() -> [Trial; 7] {
                 .ok_or_else(|| format!("the provider does not log {REFUSED_DATAGRAMS:?}").into())
         }),
     ]
+}
+
+/// Opens an IA in this environment: an error of the log has each of these texts.
+fn logs(variables: &[(&str, &str)], ia: &str, reasons: &[&str]) -> Result<(), Failed> {
+    let program = Path::new(PROGRAMS).join("opens").display().to_string();
+    let (said, status) = Running::start_with(&program, &[ia.to_owned()], "both", variables).finish();
+    let shown = |reason: &&str| said.lines().any(|line| line.contains("ERROR") && line.contains(reason));
+    if status.success() && reasons.iter().all(shown) {
+        return Ok(());
+    }
+    Err(format!("{status}, wanted {reasons:?}:\n{said}").into())
 }
 
 /// The first open of a process creates objects and frees them. If the device refuses to free one of

@@ -15,6 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         info_tells_the_data_path_and_why,
         info_lists_every_device_with_its_limits,
         info_says_which_devices_there_are,
+        tools_report_an_output_that_is_full_or_closed,
         datconf_lines_open_whatever_names_the_device,
     ];
     tests
@@ -76,6 +77,29 @@ fn info_tells_the_data_path_and_why() {
     } else {
         let said = text(&direct.stderr);
         assert!(!direct.status.success() && said.contains("use auto or verbs"), "{said}");
+    }
+}
+
+/// Also what they print for `--help`. A closed output is a pipe that nobody reads.
+fn tools_report_an_output_that_is_full_or_closed() {
+    for name in ["doorbell-info", "doorbell-datconf"] {
+        for argument in [device(), "--help".to_owned()] {
+            let mut command = Command::new(tool(name));
+            let full = std::fs::File::create("/dev/full").unwrap();
+            let given = command.arg(&argument).stdout(full).output().unwrap();
+            let said = text(&given.stderr);
+            assert_eq!(given.status.code(), Some(1), "{name} {argument}: {said}");
+            assert!(said.starts_with(name) && said.lines().count() == 1, "{said}");
+
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            let given = command.stdout(writer).output().unwrap();
+            assert_eq!(
+                (given.status.code(), text(&given.stderr)),
+                (Some(1), String::new()),
+                "{name} {argument}"
+            );
+        }
     }
 }
 

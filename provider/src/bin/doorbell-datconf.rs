@@ -1,5 +1,8 @@
 //! Prints entries for dat.conf: one IA for each RDMA device of this machine.
 
+mod output;
+
+use self::output::{complain, parse, print};
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,15 +25,10 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    match lines(&Cli::parse()) {
-        Ok(lines) => {
-            lines.iter().for_each(|line| println!("{line}"));
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("doorbell-datconf: {error:#}");
-            ExitCode::FAILURE
-        }
+    match lines(&parse()) {
+        Ok(lines) if lines.iter().all(|line| print(format_args!("{line}\n"))) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => complain(format_args!("{error:#}")),
     }
 }
 

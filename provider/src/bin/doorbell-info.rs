@@ -1,9 +1,11 @@
 //! Prints the attributes and limits of this machine's RDMA devices as IAs.
 
+mod output;
+
+use self::output::{complain, parse, print};
 use clap::Parser;
 use comfy_table::{Table, presets};
 use doorbell::Ia;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Opens RDMA devices as IAs and prints the data path that was chosen for each and why, limits and
@@ -17,31 +19,24 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("DOORBELL_LOG").unwrap_or_default();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let mut devices = Cli::parse().devices;
+    doorbell::log_to_stderr();
+    let mut devices = parse::<Cli>().devices;
     if devices.is_empty() {
         match rxe_fallback::devices() {
             Ok(found) if !found.is_empty() => devices = found.into_iter().map(|device| device.name).collect(),
-            Ok(_) => {
-                eprintln!("doorbell-info: there is no RDMA device on this machine (see ibv_devices)");
-                return ExitCode::FAILURE;
-            }
-            Err(error) => {
-                eprintln!("doorbell-info: {error}");
-                return ExitCode::FAILURE;
-            }
+            Ok(_) => return complain("there is no RDMA device on this machine (see ibv_devices)"),
+            Err(error) => return complain(error),
         }
     }
     let mut status = ExitCode::SUCCESS;
     for device in devices {
         match Ia::open(&device) {
-            // The reader may have closed the pipe.
-            Ok(ia) => drop(writeln!(std::io::stdout(), "{device}\n{}\n", table(&ia))),
-            Err(error) => {
-                eprintln!("doorbell-info: {device}: {error}");
-                status = ExitCode::FAILURE;
+            Ok(ia) => {
+                if !print(format_args!("{device}\n{}\n\n", table(&ia))) {
+                    return ExitCode::FAILURE;
+                }
             }
+            Err(error) => status = complain(format_args!("{device}: {error}")),
         }
     }
     status

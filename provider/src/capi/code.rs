@@ -1,6 +1,8 @@
 //! `DAT_RETURN`, and the guard in which every entry point runs.
 
+use crate::process::Uncancelled;
 use crate::{Error, PostError, Refused, ReturnType, Subtype, WaitError};
+use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -87,54 +89,39 @@ impl From<WaitError> for Code {
 }
 
 /// Runs an entry point and returns its outcome as a number. A panic becomes INTERNAL_ERROR and a
-/// line in the log.
+/// line in the log. The thread is not cancelled meanwhile.
 pub(super) fn guard(slot: &'static str, run: impl FnOnce() -> Result<(), Code>) -> u32 {
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(Ok(())) => SUCCESS,
-        Ok(Err(code)) => {
+    let _uncancelled = Uncancelled::begin();
+    let outcome = catch_unwind(AssertUnwindSafe(|| match run() {
+        Ok(()) => SUCCESS,
+        Err(code) => {
             tracing::trace!(slot, "{:#010x}", code.0);
             code.0
         }
-        Err(panic) => {
-            let text = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("no message");
-            tracing::error!(slot, "a defect of Doorbell: {text}");
-            Code::new(ReturnType::InternalError, Subtype::None).0
-        }
-    }
+    }));
+    outcome.unwrap_or_else(|panic| defect(slot, panic))
+}
+
+/// The code for a panic, which is logged. No panic leaves this function either: it would end the
+/// program.
+#[cold]
+fn defect(slot: &'static str, panic: Box<dyn Any + Send>) -> u32 {
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("no message");
+        tracing::error!(slot, "a defect of Doorbell: {text}");
+        drop(panic);
+    }));
+    Code::new(ReturnType::InternalError, Subtype::None).0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The lines that are logged while `body` runs.
-    fn logged(body: impl FnOnce()) -> String {
-        #[derive(Clone, Default)]
-        struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-
-        impl std::io::Write for Lines {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-                self.0.lock().unwrap().extend_from_slice(bytes);
-                Ok(bytes.len())
-            }
-
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
-        }
-
-        let lines = Lines::default();
-        let writer = lines.clone();
-        let subscriber =
-            tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
-        tracing::subscriber::with_default(subscriber, body);
-        let bytes = lines.0.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap()
-    }
+    use crate::log::tests::logged;
 
     #[test]
     fn a_panic_becomes_an_internal_error_and_is_logged() {

@@ -61,8 +61,6 @@ use self::raw::In;
 use crate::fork;
 use std::ffi::c_char;
 use std::sync::Once;
-use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
-use tracing_subscriber::{layer::SubscriberExt, util::SubscriberInitExt};
 
 /// Locks the tables that all threads of the process share, the outermost first, for a fork.
 fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
@@ -77,7 +75,7 @@ fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
 #[unsafe(no_mangle)]
 extern "C" fn dat_provider_init(info: In<ProviderInfo>, parameters: In<c_char>) {
     code::guard("dat_provider_init", || {
-        log();
+        begin();
         fork::share(fork::Part::Handles, hold_shared_locks, handles::forget_inherited);
         let info = info.need(1)?;
         let Some(name) = dat_conf::name_of(&info) else {
@@ -108,70 +106,12 @@ extern "C" fn dat_provider_fini(info: In<ProviderInfo>) {
     });
 }
 
-/// Sends the log to standard error, as far as `DOORBELL_LOG` asks.
-fn log() {
+/// Starts the log, which then also has the panics of the library. The standard library would write
+/// them to standard error under a lock.
+fn begin() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let asked = std::env::var("DOORBELL_LOG").unwrap_or_default();
-        let (filter, wrong) = what_to_log(&asked);
-        let _ = tracing_subscriber::fmt()
-            .with_max_level(LevelFilter::TRACE)
-            .with_writer(std::io::stderr)
-            .with_target(false)
-            .without_time()
-            .with_ansi(false)
-            .finish()
-            .with(filter)
-            .try_init();
-        if let Some(wrong) = wrong {
-            tracing::error!(
-                "DOORBELL_LOG={asked}: {wrong}; give off, error, warn, info, debug or trace, or a level for \
-                 each target, as in doorbell=trace,error. Only errors are shown."
-            );
-        }
+        crate::log::to_stderr();
+        std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     });
-}
-
-/// What these words ask for (`debug`, `doorbell=trace`, `off`): errors only, if there are none or
-/// if they are wrong. Not an `EnvFilter`, which makes the first open of an IA longer: it compiles
-/// regular expressions.
-fn what_to_log(asked: &str) -> (Targets, Option<ParseError>) {
-    let errors = || Targets::new().with_default(LevelFilter::ERROR);
-    match asked {
-        "" => (errors(), None),
-        _ => asked.parse().map_or_else(|wrong| (errors(), Some(wrong)), |filter| (filter, None)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tracing::Level;
-
-    /// The levels of the library, and of others, that are shown.
-    fn shown(asked: &str) -> [Option<Level>; 2] {
-        let (filter, _) = what_to_log(asked);
-        ["doorbell::evd", "others"].map(|target| {
-            let levels = [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR];
-            levels.into_iter().find(|level| filter.would_enable(target, level))
-        })
-    }
-
-    #[test]
-    fn the_log_shows_what_is_asked_for() {
-        let (error, debug) = (Some(Level::ERROR), Some(Level::DEBUG));
-        assert_eq!(shown(""), [error, error]);
-        assert_eq!(shown("debug"), [debug, debug]);
-        assert_eq!(shown("off"), [None, None]);
-        assert_eq!(shown("doorbell=debug"), [debug, None]);
-        assert_eq!(shown("doorbell::evd=debug,error"), [debug, error]);
-    }
-
-    #[test]
-    fn wrong_words_show_errors_and_are_told() {
-        assert!(what_to_log("doorbell=trace").1.is_none());
-        let wrong = "doorbell=loud";
-        assert_eq!(shown(wrong), [Some(Level::ERROR); 2]);
-        assert!(what_to_log(wrong).1.is_some());
-    }
 }

@@ -418,7 +418,7 @@ impl DataPath {
     /// INVALID_PARAMETER for a value other than these three.
     pub(crate) fn choose(context: &Context) -> Result<(Self, String)> {
         let device = context.name();
-        let wish = std::env::var("DOORBELL_DATAPATH").unwrap_or_default();
+        let wish = crate::process::variable("DOORBELL_DATAPATH").unwrap_or_default();
         let (kind, why) = match wish.as_str() {
             "verbs" => (Self::Verbs, "DOORBELL_DATAPATH=verbs".to_owned()),
             "" | "auto" => match direct::unsupported_reason(context) {

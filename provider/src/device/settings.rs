@@ -1,5 +1,6 @@
 //! Settings of an IA.
 
+use crate::process;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
@@ -31,14 +32,12 @@ impl Default for IaSettings {
 
 /// The number in an environment variable, from 0 to `most`.
 fn number<T: FromStr + PartialOrd + Display>(name: &str, most: T, default: T) -> T {
-    match std::env::var(name) {
-        Err(_) => default,
-        Ok(text) => match text.parse() {
-            Ok(n) if n <= most => n,
-            _ => {
-                tracing::warn!("{name}={text:?} is not a number from 0 to {most}: using {default}");
-                default
-            }
-        },
+    let Some(text) = process::variable(name) else { return default };
+    match text.parse() {
+        Ok(n) if n <= most => n,
+        _ => {
+            tracing::error!("{name}={text:?} is not a number from 0 to {most}: using {default}");
+            default
+        }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn load_driver() {
 /// The reason why the direct path cannot drive this device's queues, or `None`.
 pub(crate) fn unsupported_reason(context: &Context) -> Option<String> {
     // libmlx5 turns signatures on if this variable exists, and the direct path writes no
-    // signatures.
+    // signatures. libmlx5 reads the variable in programs with privileges, too.
     if std::env::var_os("MLX5_SRQ_SIGNATURE").is_some() {
         return Some("MLX5_SRQ_SIGNATURE is set: unset it".to_owned());
     }
