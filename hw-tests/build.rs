@@ -1,7 +1,8 @@
-//! Compiles the libraries of provider/dat2 and provider/dat12 and the C programs: those of `c/`
-//! against libdat2, those of `c12/` against libdat.so.1. tests/device_dat runs them.
+//! Compiles the libraries of provider/dat2 and provider/dat12 and the C programs: those of `c/` and
+//! `guest/` against libdat2, those of `c12/` against libdat.so.1. tests/device_dat and
+//! tests/device_guest.rs run them.
 //!
-//! `c/` gets the installed headers of libdat2, and those of provider/dat2 where there are none, or
+//! `c/` and `guest/` get the installed headers of libdat2, and those of provider/dat2 where there are none, or
 //! if `DOORBELL_LIBDAT2=ours` is set.
 
 use std::path::{Path, PathBuf};
@@ -18,19 +19,31 @@ fn main() {
 
 fn dat2(out: &Path, ours: &Path) {
     println!("cargo::rerun-if-changed=c");
+    println!("cargo::rerun-if-changed=guest");
     println!("cargo::rerun-if-changed=../provider/dat2");
     println!("cargo::rerun-if-changed={INSTALLED}");
     println!("cargo::rerun-if-env-changed=DOORBELL_LIBDAT2");
     library("dat2", ours);
     let only_ours = !Path::new(INSTALLED).exists()
         || std::env::var_os("DOORBELL_LIBDAT2").is_some_and(|which| which == "ours");
-    let names = programs("c");
-    compile("c", &names, out, |cc| {
-        if only_ours {
-            cc.arg("-I../provider/dat2/include").arg(format!("-L{}", ours.display()));
-        }
-        cc.args(["-ldat2", "-ldl"]);
-    });
+    let guests = out.join("guest");
+    std::fs::create_dir_all(&guests).expect("there is a folder for the programs");
+    let mut names = Vec::new();
+    for (folder, out) in [("guest", guests.as_path()), ("c", out)] {
+        names = programs(folder);
+        compile(folder, &names, out, |name, cc| {
+            if only_ours {
+                cc.arg("-I../provider/dat2/include").arg(format!("-L{}", ours.display()));
+            }
+            // A program with privileges takes no libdat2 that the environment names.
+            if name == "privileges" {
+                cc.arg("-I../provider/dat2/include").arg(format!("-L{}", ours.display()));
+                cc.arg(format!("-Wl,-rpath,{}", ours.display()));
+            }
+            cc.args(["-ldat2", "-ldl"]);
+        });
+    }
+    println!("cargo::rustc-env=DOORBELL_GUESTS={}", guests.display());
     println!("cargo::rustc-env=DOORBELL_C_PROGRAMS={}", out.display());
     println!("cargo::rustc-env=DOORBELL_C_NAMES={}", names.join(" "));
     println!("cargo::rustc-env=DOORBELL_OUR_LIBDAT2={}", ours.display());
@@ -54,7 +67,7 @@ fn dat12(out: &Path) {
     println!("cargo::rerun-if-changed=../provider/dat12");
     library("dat12", out);
     let names = programs("c12");
-    compile("c12", &names, out, |cc| {
+    compile("c12", &names, out, |_, cc| {
         cc.arg("-I../provider/dat12/include").arg(format!("-L{}", out.display()));
         cc.args(["-ldat", &format!("-Wl,-rpath,{}", out.display())]);
     });
@@ -73,12 +86,12 @@ fn programs(folder: &str) -> Vec<String> {
 }
 
 /// Compiles the programs of a folder, as many at a time as the machine has processors.
-fn compile(folder: &str, names: &[String], out: &Path, options: impl Fn(&mut Command) + Sync) {
+fn compile(folder: &str, names: &[String], out: &Path, options: impl Fn(&str, &mut Command) + Sync) {
     let next = AtomicUsize::new(0);
     let some = || {
         while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
             let mut cc = cc(&format!("{folder}/{name}.c"), &out.join(name));
-            options(&mut cc);
+            options(name, &mut cc);
             assert!(cc.status().is_ok_and(|status| status.success()), "{folder}/{name}.c does not compile");
         }
     };

@@ -1,5 +1,6 @@
 //! CNOs: one place to wait for many EVDs. `ia/create.rs` makes them.
 
+use crate::descriptor::Descriptor;
 use crate::device::{Class, Device, Member};
 use crate::memory::headroom;
 use crate::sync::{Condvar, Mutex, check_none_held, rank};
@@ -28,7 +29,7 @@ pub(crate) struct CnoInner {
     changed: Condvar,
     upcall: Mutex<{ rank::TABLE }, Option<Upcall>>,
     /// An eventfd that is readable while a trigger is kept.
-    fd: Option<EventFd>,
+    fd: Option<Descriptor<EventFd>>,
     users: AtomicU32,
     live: AtomicBool,
 }
@@ -140,7 +141,7 @@ impl CnoInner {
             state: Mutex::default(),
             changed: Condvar::new(),
             upcall: Mutex::default(),
-            fd,
+            fd: fd.map(Descriptor::new),
             users: AtomicU32::new(0),
             live: AtomicBool::new(true),
         });

@@ -344,9 +344,14 @@ impl Error {
     /// A verb failed where nothing but a shortage or a fault of the device can be the cause.
     pub(crate) fn verb(sub: Subtype, source: rxe_fallback::Error) -> Self {
         let ty = match source.errno() {
-            libc::ENOMEM | libc::EAGAIN | libc::ENOSPC | libc::EMFILE | libc::ENFILE | libc::EINVAL => {
-                ReturnType::InsufficientResources
-            }
+            // EPERM: a memlock limit of 0.
+            libc::ENOMEM
+            | libc::EAGAIN
+            | libc::ENOSPC
+            | libc::EMFILE
+            | libc::ENFILE
+            | libc::EINVAL
+            | libc::EPERM => ReturnType::InsufficientResources,
             _ => ReturnType::InternalError,
         };
         let sub = if ty == ReturnType::InternalError { Subtype::None } else { sub };

@@ -10,6 +10,7 @@ use crate::evd::EvdInner;
 use crate::memory::{headroom, ready};
 use crate::types::{CloseFlags, Count, EvdFlags, EvdId, LmrTriplet};
 use crate::{Error, Evd, IaAttr, ProviderAttr, Refused, Result, ReturnType, Subtype};
+use nix::sys::eventfd::EventFd;
 use rxe_fallback::{Context, Selector};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -265,8 +266,8 @@ const DESCRIPTORS: usize = 16;
 
 /// The number of descriptors that the process may still open, up to [`DESCRIPTORS`].
 fn descriptors_left() -> usize {
-    let files: Vec<_> = (0..DESCRIPTORS).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
-    files.len()
+    let all: Vec<_> = (0..DESCRIPTORS).map_while(|_| EventFd::new().ok()).collect();
+    all.len()
 }
 
 fn not_found(source: rxe_fallback::Error) -> Error {

@@ -254,8 +254,7 @@ impl Drop for CqInner {
 /// A hint for errors of objects whose queues are pinned memory.
 pub(crate) fn create_failed(verb: &'static str) -> Error {
     let error = Error::last(verb);
-    let pinned = matches!(error.errno(), libc::ENOMEM | libc::EAGAIN).then(|| memlock_hint(None)).flatten();
-    match pinned {
+    match memlock_hint(error.errno(), None) {
         Some(hint) => error.with_detail(format!("too many or too large; {hint}")),
         None => error,
     }

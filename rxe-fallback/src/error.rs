@@ -117,13 +117,19 @@ pub(crate) fn check_errno(verb: &'static str, returned: i32) -> Result<()> {
     if returned == 0 { Ok(()) } else { Err(Error::last(verb)) }
 }
 
-/// The hint for memory that could not be pinned.
+/// The hint for memory that could not be pinned, if this errno may say so.
 ///
 /// `bytes` is the size of the memory, if known.
-pub(crate) fn memlock_hint(bytes: Option<usize>) -> Option<String> {
+pub(crate) fn memlock_hint(errno: i32, bytes: Option<usize>) -> Option<String> {
     use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
     let (soft, _hard) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
-    (soft != RLIM_INFINITY).then(|| memlock_text(soft, bytes))
+    let fits = match errno {
+        libc::ENOMEM | libc::EAGAIN => soft != RLIM_INFINITY,
+        // What the kernel says if the limit is 0.
+        libc::EPERM => soft == 0,
+        _ => false,
+    };
+    fits.then(|| memlock_text(soft, bytes))
 }
 
 fn memlock_text(limit: u64, bytes: Option<usize>) -> String {

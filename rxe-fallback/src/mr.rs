@@ -403,11 +403,10 @@ fn check_arguments(len: usize, access: Access) -> Result<()> {
 fn register_failed(len: usize) -> Error {
     let error = Error::last("ibv_reg_mr");
     let detail = match error.errno() {
-        libc::ENOMEM | libc::EAGAIN => memlock_hint(Some(len)),
         libc::EFAULT => Some(format!(
             "some of the {len} bytes are not mapped, or not writable although the access asks for it"
         )),
-        _ => None,
+        errno => memlock_hint(errno, Some(len)),
     };
     match detail {
         Some(detail) => error.with_detail(detail),

@@ -44,7 +44,6 @@ pub(super) fn rehearse_once(ia: Handle) {
     // The program has created none of these objects.
     if let Ok(object) = ia.get::<IaObject>() {
         object.ia.device.counts.clear();
-        object.ia.device.reactor.wait_until_running();
     }
 }
 

@@ -19,6 +19,7 @@ mod registry;
 mod rkeys;
 mod settings;
 mod signals;
+mod wake;
 
 pub(crate) use address_handles::{AddressHandles, UdRoute};
 pub(crate) use channels::Channels;

@@ -6,18 +6,24 @@
 //! thread that dequeues polls the CQ. ARCHITECTURE.md (Threads) lists the cases in which the
 //! progress thread polls a CQ.
 
+use super::wake::Wake;
+use crate::descriptor::Descriptor;
+use crate::process::Uncancelled;
 use crate::sync::{Mutex, MutexGuard, rank};
 use crate::types::ByNumber;
 use crate::{Error, Result, ReturnType, Subtype};
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::unistd::{Pid, gettid};
 use std::collections::BinaryHeap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::thread::{JoinHandle, ThreadId};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The number of the descriptor of the timer.
@@ -26,6 +32,9 @@ const TIMER: u64 = u64::MAX;
 pub(super) const ASYNC: u64 = u64::MAX - 1;
 /// The number of the descriptor of rdma_cm events.
 pub(super) const CM: u64 = u64::MAX - 2;
+
+/// How long [`Reactor::stop`] waits for a thread that it cannot wake.
+const UNWOKEN: Duration = Duration::from_secs(2);
 
 /// An object with work for the progress thread.
 pub(crate) trait Source: Send + Sync {
@@ -151,22 +160,24 @@ impl Drop for ReservedTimers {
 
 /// The reactor, shared by the progress thread and all others.
 pub(crate) struct Reactor {
-    epoll: Epoll,
+    epoll: Descriptor<Epoll>,
     /// Wakes the thread for the earliest deadline. Setting it does not wake the thread: a program
     /// starts timers while it connects and disconnects, and a thread that wakes then takes a
     /// processor from it.
-    timer: TimerFd,
+    timer: Descriptor<TimerFd>,
     deadlines: Mutex<{ rank::TABLE }, Deadlines>,
     sources: Mutex<{ rank::TABLE }, ByNumber<u64, Weak<dyn Source>>>,
     stop: AtomicBool,
-    /// The ID of the progress thread.
-    thread: OnceLock<ThreadId>,
+    /// Wakes the thread to stop.
+    wake: Wake,
+    /// The ID of the progress thread, once it has what it needs.
+    thread: OnceLock<Pid>,
     handle: Mutex<{ rank::TABLE }, Option<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Reactor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reactor").field("epoll", &self.epoll).finish_non_exhaustive()
+        f.debug_struct("Reactor").field("epoll", &*self.epoll).finish_non_exhaustive()
     }
 }
 
@@ -176,10 +187,11 @@ fn os(what: &str, errno: Errno) -> Error {
 
 impl Reactor {
     pub(super) fn new(async_fd: BorrowedFd<'_>, cm_fd: BorrowedFd<'_>) -> Result<Arc<Self>> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|e| os("epoll_create1", e))?;
-        let timer =
-            TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)
-                .map_err(|e| os("timerfd_create", e))?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map(Descriptor::epoll);
+        let epoll = epoll.map_err(|e| os("epoll_create1", e))?;
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map(Descriptor::new);
+        let timer = timer.map_err(|e| os("timerfd_create", e))?;
         let add = |fd: BorrowedFd<'_>, data| {
             epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, data)).map_err(|e| os("epoll_ctl", e))
         };
@@ -192,27 +204,27 @@ impl Reactor {
             deadlines: Mutex::default(),
             sources: Mutex::default(),
             stop: AtomicBool::new(false),
+            wake: Wake::new().map_err(|e| os("pipe2", e))?,
             thread: OnceLock::new(),
             handle: Mutex::default(),
         }))
     }
 
-    /// Starts the thread. The thread holds a reference to the device only while it handles events.
+    /// Starts the thread, and waits until the thread has what it needs. The thread holds a reference
+    /// to the device only while it handles events.
     pub(super) fn start(self: &Arc<Self>, device: Weak<dyn Source>) -> Result<()> {
         let reactor = self.clone();
-        let thread = std::thread::Builder::new()
-            .name("doorbell".to_owned())
-            .spawn(move || reactor.run(&device))
-            .map_err(|e| {
-                Error::resources(Subtype::ResourceDevice, format!("cannot create the progress thread: {e}"))
-            })?;
+        // The thread inherits the mask. Signals are for the threads of the program.
+        let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).map_err(|e| os("sigmask", e))?;
+        let spawned =
+            std::thread::Builder::new().name("doorbell".to_owned()).spawn(move || reactor.run(&device));
+        let restored = mask.thread_set_mask();
+        let thread = spawned.map_err(|e| {
+            Error::resources(Subtype::ResourceDevice, format!("cannot create the progress thread: {e}"))
+        })?;
         *self.handle.lock().unwrap() = Some(thread);
-        Ok(())
-    }
-
-    /// Waits until the progress thread has started to run.
-    pub(crate) fn wait_until_running(&self) {
         self.thread.wait();
+        restored.map_err(|e| os("sigmask", e))
     }
 
     /// Reserves memory for the timers of one more EP or EVD, so that they cannot be refused.
@@ -325,14 +337,24 @@ impl Reactor {
     /// Ends the thread, and waits for it unless the caller is that thread.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.wake_at(&mut self.deadlines.lock().unwrap(), Instant::now());
-        let thread = self.handle.lock().unwrap().take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // A panic of the thread has been reported on standard error; the other threads go on.
-            let _ = thread.join();
+        let woken = self.wake.send();
+        let Some(thread) = self.handle.lock().unwrap().take() else { return };
+        if self.thread.get() == Some(&gettid()) {
+            return;
         }
+        thread.thread().unpark();
+        // Without its descriptors, the thread may sleep for as long as a child of the process has
+        // copies of them.
+        let until = Instant::now() + UNWOKEN;
+        while !woken && !thread.is_finished() {
+            if Instant::now() > until {
+                tracing::error!("the program has closed descriptors of the library: a thread is left");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // A panic of the thread has been reported on standard error; the other threads go on.
+        let _ = thread.join();
     }
 
     fn timer_expired(&self) {
@@ -355,25 +377,37 @@ impl Reactor {
     }
 
     fn run(self: Arc<Self>, device: &Weak<dyn Source>) {
-        let _ = self.thread.set(std::thread::current().id());
+        let _uncancelled = Uncancelled::begin();
         // Queues belong to the threads of the program that post and dequeue.
         biased_lock::visit_only();
-        let mut events = [EpollEvent::empty(); 32];
-        // `stop` is also read before each wait, because its wake-up may have been read together
-        // with that of a timer.
+        // The first allocation of a thread makes an arena. A program that replaces functions of libc
+        // while it starts up does so when the thread has ended this.
+        drop(std::hint::black_box(Box::new(0_u64)));
+        let _ = self.thread.set(gettid());
+        let Err(errno) = self.work(device) else { return };
+        tracing::error!(%errno, "the progress thread has lost its descriptors: connections make no progress");
         while !self.stop.load(Ordering::Acquire) {
-            let n = match self.epoll.wait(&mut events, EpollTimeout::NONE) {
+            std::thread::park();
+        }
+    }
+
+    /// Handles events until the thread is to stop.
+    ///
+    /// # Errors
+    /// The program has closed the descriptors.
+    fn work(&self, device: &Weak<dyn Source>) -> Result<(), Errno> {
+        let mut events = [EpollEvent::empty(); 32];
+        while !self.stop.load(Ordering::Acquire) {
+            self.sleep()?;
+            let n = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
                 Ok(n) => n,
                 Err(Errno::EINTR) => 0,
-                Err(errno) => {
-                    tracing::error!(%errno, "epoll_wait failed: the progress thread ends");
-                    return;
-                }
+                Err(errno) => return Err(errno),
             };
             if self.stop.load(Ordering::Acquire) {
-                return;
+                break;
             }
-            let Some(device) = device.upgrade() else { return };
+            let Some(device) = device.upgrade() else { break };
             for event in &events[..n] {
                 match event.data() {
                     TIMER => self.timer_expired(),
@@ -395,5 +429,24 @@ impl Reactor {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Sleeps until there is an event, or until [`Wake::send`].
+    ///
+    /// poll(2) holds its descriptors open, also if another thread closes them, as closefrom(3)
+    /// does. The other end of [`Wake`] is then gone, which wakes this thread. A thread that sleeps
+    /// in epoll_wait(2) would sleep for ever.
+    fn sleep(&self) -> Result<(), Errno> {
+        let epoll = self.epoll.0.as_fd();
+        let mut fds = [epoll, self.wake.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
+        let gone = PollFlags::POLLHUP | PollFlags::POLLNVAL | PollFlags::POLLERR;
+        let lost = fds.iter().any(|fd| fd.revents().is_some_and(|events| events.intersects(gone)));
+        if lost { Err(Errno::EBADF) } else { Ok(()) }
     }
 }

@@ -4,6 +4,7 @@
 //! and to close an eventfd takes longer than the rest of the creation and freeing of an EVD without
 //! a CQ.
 
+use crate::descriptor::Descriptor;
 use crate::sync::{Mutex, rank};
 use crate::{Error, Result, Subtype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -25,8 +26,10 @@ pub(super) fn highest_kept() -> Option<u64> {
     limit.checked_sub(FOR_OTHERS)
 }
 
-fn eventfd() -> nix::Result<EventFd> {
-    EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
+type Eventfd = Descriptor<EventFd>;
+
+fn eventfd() -> nix::Result<Eventfd> {
+    EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).map(Descriptor::new)
 }
 
 /// The eventfds of a device.
@@ -36,7 +39,7 @@ pub(crate) struct Signals(Mutex<{ rank::TABLE }, Eventfds>);
 #[derive(Debug)]
 struct Eventfds {
     /// Those that no EVD uses.
-    spare: Vec<EventFd>,
+    spare: Vec<Eventfd>,
     /// The number of all.
     all: usize,
 }
@@ -85,7 +88,7 @@ impl Signals {
 #[derive(Debug)]
 pub(crate) struct Signal {
     /// Always present, except while the signal is dropped.
-    fd: Option<EventFd>,
+    fd: Option<Eventfd>,
     /// The signal was sent at least once.
     sent: AtomicBool,
     from: Arc<Signals>,
