@@ -2,8 +2,8 @@
 //! service points.
 
 use doorbell::{
-    CloseFlags, Comm, CompletionFlags, ConnQual, ConnectionEventKind, CrArrival, Csp, Ep, EpAttr, EpChange,
-    EpState, EvdFlags, Psp, Qos, Rsp,
+    AsyncKind, AsyncObject, CloseFlags, Comm, CompletionFlags, ConnQual, ConnectionEventKind, Count,
+    CrArrival, Csp, Ep, EpAttr, EpChange, EpState, Evd, EvdFlags, Psp, Qos, Rsp,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -34,6 +34,7 @@ fn main() {
         other_communicators_and_addresses_are_refused,
         a_reserved_ep_that_another_replaces_is_free,
         an_ep_follows_another_to_its_service,
+        requests_that_an_evd_has_no_room_for_are_rejected,
     ];
     let (server, client) = devices().unwrap_or_default();
     let one_device = |name: &str| {
@@ -454,4 +455,39 @@ fn an_ep_follows_another_to_its_service() {
     assert_eq!(arrival.sp, csp.id());
     arrival.cr.accept(&server, &[]).unwrap();
     established(&rig, Pair { server, client: second });
+}
+
+/// Peers cannot fill the memory of a program that does not look at its requests. The program gets one
+/// event, and another when the EVD is full again.
+fn requests_that_an_evd_has_no_room_for_are_rejected() {
+    const ROOM: usize = 8;
+    let rig = Rig::new();
+    let cr = Evd::create(&rig.server.ia, 8, None, EvdFlags::CR).unwrap();
+    assert_eq!(cr.query().unwrap().qlen, ROOM as Count);
+    let (_psp, qual) = Psp::create_any(&rig.server.ia, &cr).unwrap();
+    let flood = |n: usize, rejected: usize| {
+        let clients: Vec<_> = (0..n).map(|_| rig.client.ep(&EpAttr::default())).collect();
+        for client in &clients {
+            client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        }
+        for _ in 0..rejected {
+            let kind = connection(&rig.client.connect).kind;
+            assert!(
+                matches!(kind, ConnectionEventKind::NonPeerRejected | ConnectionEventKind::PeerRejected),
+                "{kind:?}"
+            );
+        }
+        let event = asynchronous(&rig.server.ia);
+        assert_eq!((event.kind, event.object), (AsyncKind::EvdOverflow, AsyncObject::Evd(cr.id())));
+        expect_nothing(rig.server.ia.async_evd());
+        clients
+    };
+    let clients = flood(ROOM + 4, 4);
+    let (first, second) = (connection_request(&cr), connection_request(&cr));
+    let more = flood(3, 1);
+    for _ in 0..ROOM {
+        connection_request(&cr).cr.reject(&[]).unwrap();
+    }
+    expect_nothing(&cr);
+    drop((first, second, clients, more));
 }

@@ -348,6 +348,7 @@ impl EvdInner {
                 cno: None,
                 alert: Alert::new(&device.context),
                 stale: false,
+                refuses: false,
                 demand: 0,
                 counts: EvdCounts::default(),
                 deferred: Deferred::default(),

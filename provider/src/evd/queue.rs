@@ -46,6 +46,8 @@ pub(crate) struct Queue {
     pub(crate) alert: Alert,
     /// Completions of QPs that are gone may take room on the CQ.
     pub(crate) stale: bool,
+    /// There was no room for a connection request, and the program knows it.
+    pub(crate) refuses: bool,
     /// The number of CQ entries that all attached streams together may need.
     pub(crate) demand: u32,
     pub(crate) counts: EvdCounts,
@@ -560,6 +562,7 @@ mod tests {
             cno: None,
             alert: Alert::default(),
             stale: false,
+            refuses: false,
             demand: 0,
             counts: EvdCounts::default(),
             deferred: Deferred::default(),

@@ -60,10 +60,29 @@ impl EvdInner {
         if queue.others.try_reserve(1).is_err() {
             return Some(event);
         }
+        queue.refuses &= !matches!(event, Notice::Arrival(_));
         queue.counts.connection += u64::from(matches!(event, Notice::Connection(_) | Notice::Datagram(_)));
         queue.push_notice(event);
         queue.notified = true;
         None
+    }
+
+    /// Whether a connection request fits into the EVD. Peers can send any number of requests, and
+    /// each holds memory until the program answers it.
+    pub(crate) fn has_room(&self) -> bool {
+        let queue = self.queue();
+        queue.len() < queue.qlen
+    }
+
+    /// A connection request was rejected for lack of room: the EVD overflows. The program learns it
+    /// once, until the EVD has had room again. The caller holds no lock.
+    pub(crate) fn refuse_request(&self) {
+        let mut queue = self.queue();
+        let known = std::mem::replace(&mut queue.refuses, true);
+        drop(queue);
+        if !known {
+            self.tell_of_overflow();
+        }
     }
 
     /// Wakes the waiter or triggers the CNO after [`EvdInner::put_notice`]. `lost`: the event for

@@ -290,6 +290,9 @@ impl ServicePoint {
                 if request.id.reject(&[]).is_ok() {
                     self.device.count(IaCounter::CmErrRejTx);
                 }
+                if !self.evd.has_room() {
+                    self.evd.refuse_request();
+                }
             }
         }
     }
@@ -333,6 +336,10 @@ impl ServicePoint {
 
     /// Takes the request and assigns an EP to it as [`RequestPolicy`] says.
     fn take(&self, mut request: IncomingRequest) -> Result<CrArrival, Refusal> {
+        if !self.evd.has_room() {
+            let text = "the EVD of the service point is full";
+            return Err(Box::new((request, Error::resources(Subtype::ResourceTevd, text))));
+        }
         // Held until the request has the EP. A concurrent close waits, and then finds no reserved
         // EP.
         let mut reserved = self.reserved.lock().unwrap();
