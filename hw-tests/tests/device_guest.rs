@@ -35,6 +35,7 @@ const HOSTS: &[Host] = &[
     Host { log: "trace", ..host("stderr") },
     host("signals"),
     host("cancel"),
+    host("cancel_post"),
     host("last_calls"),
     Host { log: "trace", ..host("last_calls") },
     host("closefrom"),

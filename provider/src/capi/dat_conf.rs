@@ -14,6 +14,8 @@ pub(super) struct DatConfEntry {
     pub(super) table: &'static Table,
     /// The table for objects of the verbs path.
     pub(super) by_verbs: &'static Table,
+    /// The same where the driver posts by system calls.
+    pub(super) by_calls: &'static Table,
     /// Field 7: the device.
     pub(super) parameters: String,
 }
@@ -30,24 +32,16 @@ pub(super) fn entry(name: &str) -> Option<DatConfEntry> {
     entries().get(name).cloned()
 }
 
-/// Adds an entry with the functions of each data path, or changes the parameters of the entry with
-/// this name.
-pub(super) fn add(
-    name: &str,
-    parameters: String,
-    functions: fn() -> Functions,
-    functions_by_verbs: fn() -> Functions,
-) -> DatConfEntry {
+/// Adds an entry with the functions of each data path (direct, by verbs, by verbs with system calls),
+/// or changes the parameters of the entry with this name.
+pub(super) fn add(name: &str, parameters: String, functions: [fn() -> Functions; 3]) -> DatConfEntry {
     let mut entries = entries();
     let entry = entries.entry(name.to_owned()).or_insert_with(|| {
         // Never freed: libdat2's registry may keep the table, and handles refer to the name.
         let name: &'static CStr = Box::leak(CString::new(name).unwrap_or_default().into());
-        let table = |functions| Box::leak(Box::new(Table::new(name, functions)));
-        DatConfEntry {
-            table: table(functions()),
-            by_verbs: table(functions_by_verbs()),
-            parameters: String::new(),
-        }
+        let [table, by_verbs, by_calls] =
+            functions.map(|functions| &*Box::leak(Box::new(Table::new(name, functions()))));
+        DatConfEntry { table, by_verbs, by_calls, parameters: String::new() }
     });
     entry.parameters = parameters;
     entry.clone()

@@ -123,3 +123,15 @@ pub(super) fn functions_by_verbs() -> Functions {
         post::srq_post_recv_by_verbs,
     )
 }
+
+/// The same where the driver posts by system calls.
+pub(super) fn functions_by_calls() -> Functions {
+    all!(
+        evd::evd_dequeue_by_verbs,
+        post::ep_post_send_by_calls,
+        post::ep_post_recv_by_calls,
+        post::ep_post_rdma_slow::<true>,
+        post::ep_post_rdma_slow::<false>,
+        post::srq_post_recv_by_calls,
+    )
+}

@@ -86,7 +86,11 @@ pub(super) fn open(name: &str, async_qlen: i32, events: AsyncEvents) -> Result<H
     let evd = ia.async_evd().clone();
     let async_evd = if let AsyncEvents::To(evd) = events { evd } else { Handle::NULL };
     // All objects of the IA get the table of the IA.
-    let table = if ia.device.path.is_direct() { entry.table } else { entry.by_verbs };
+    let table = match ia.device.context.driver() {
+        _ if ia.device.path.is_direct() => entry.table,
+        "mlx5_core" => entry.by_verbs,
+        _ => entry.by_calls,
+    };
     let object = IaObject { ia, async_evd, address, named };
     let handle = Handle::new(std::ptr::from_ref(table).cast_mut(), Handle::NULL, object)?;
     handle.get::<IaObject>()?.ia.set_context(handle.0 as u64);

@@ -83,8 +83,9 @@ extern "C" fn dat_provider_init(info: In<ProviderInfo>, parameters: In<c_char>) 
             return Ok(());
         };
         let parameters = parameters.text().unwrap_or_default();
-        let entry =
-            dat_conf::add(&name, parameters, entry_points::functions, entry_points::functions_by_verbs);
+        let functions =
+            [entry_points::functions, entry_points::functions_by_verbs, entry_points::functions_by_calls];
+        let entry = dat_conf::add(&name, parameters, functions);
         match libdat::add_provider(entry.table, &info) {
             Some(code::SUCCESS) => tracing::debug!(name, parameters = entry.parameters, "IA registered"),
             Some(refused) => tracing::error!("libdat2 refuses to register {name}: {refused:#010x}"),

@@ -22,6 +22,7 @@ use crate::datapath::WrInfo;
 use crate::datapath::verbs::{Refused, Staged};
 use crate::ep::RequestKind;
 use crate::hint::likely;
+use crate::process::Uncancelled;
 use crate::queue_pair::QueuePair;
 use crate::{CompletionFlags, LmrTriplet, PostError, RmrTriplet};
 
@@ -650,4 +651,41 @@ extern "C" fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, c
             outcome => outcome.map_err(refused),
         }
     })
+}
+
+// A system call is a cancellation point, so these put off cancellation as `guard` does.
+
+/// As [`ep_post_send_by_verbs`], where the driver posts by system calls.
+pub(super) extern "C" fn ep_post_send_by_calls(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    let _uncancelled = Uncancelled::begin();
+    ep_post_send_by_verbs(ep, count, iov, cookie, flags)
+}
+
+/// As [`ep_post_recv_by_verbs`], where the driver posts by system calls.
+pub(super) extern "C" fn ep_post_recv_by_calls(
+    ep: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+    flags: u32,
+) -> u32 {
+    let _uncancelled = Uncancelled::begin();
+    ep_post_recv_by_verbs(ep, count, iov, cookie, flags)
+}
+
+/// As [`srq_post_recv_by_verbs`], where the driver posts by system calls.
+pub(super) extern "C" fn srq_post_recv_by_calls(
+    srq: Handle,
+    count: i32,
+    iov: In<LmrTriplet>,
+    cookie: u64,
+) -> u32 {
+    let _uncancelled = Uncancelled::begin();
+    srq_post_recv_by_verbs(srq, count, iov, cookie)
 }
