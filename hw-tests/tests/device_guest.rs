@@ -36,6 +36,7 @@ const HOSTS: &[Host] = &[
     host("signals"),
     host("cancel"),
     host("cancel_post"),
+    host("exit_in_agent"),
     host("last_calls"),
     Host { log: "trace", ..host("last_calls") },
     host("closefrom"),

@@ -11,6 +11,7 @@
 use super::code::Code;
 use crate::evd::{EvdInner, Queue};
 use crate::hint::likely;
+use crate::process::Uncancelled;
 use crate::queue_pair::{QueuePair, Receives, Requests};
 use crate::sync::{Door, rank};
 use crate::types::MAX_IOV;
@@ -378,7 +379,116 @@ pub(super) fn call_agent(agent: super::abi::Agent, evd: usize) {
     if let Some(function) = agent.function {
         // SAFETY: the program has passed this function to be called with its instance data and an
         // EVD handle, from any thread.
-        unsafe { function(agent.instance_data, evd) };
+        let returned = unsafe { agent_call::call(function, agent.instance_data, evd) };
+        // The agent may have allowed cancellation.
+        std::mem::forget(Uncancelled::begin());
+        if !returned {
+            tracing::error!("an agent has called pthread_exit: that ends the agent only");
+        }
+    }
+}
+
+/// A call of an agent that pthread_exit(3) ends, or a cancellation. Both unwind the stack, which must
+/// not reach functions of Rust.
+///
+/// libc stops unwinding where a function has registered a buffer of setjmp, and jumps there. C
+/// programs do so by `pthread_cleanup_push`. A function of Rust cannot call setjmp.
+#[cfg(all(target_env = "gnu", target_arch = "x86_64"))]
+mod agent_call {
+    use std::ffi::{c_int, c_void};
+
+    unsafe extern "C" {
+        fn __sigsetjmp(buffer: *mut c_void, save_mask: c_int) -> c_int;
+        fn __pthread_register_cancel(buffer: *mut c_void);
+        fn __pthread_unregister_cancel(buffer: *mut c_void);
+    }
+
+    /// Calls `function(instance, evd)`. False if the function did not return.
+    ///
+    /// # Safety
+    /// The function may be called with these arguments.
+    pub(super) unsafe fn call(
+        function: unsafe extern "C" fn(usize, usize),
+        instance: usize,
+        evd: usize,
+    ) -> bool {
+        // SAFETY: as the caller says.
+        unsafe { catch(function, instance, evd) == 0 }
+    }
+
+    /// Returns 0 if the function has returned, otherwise 1.
+    #[unsafe(naked)]
+    unsafe extern "C" fn catch(
+        function: unsafe extern "C" fn(usize, usize),
+        instance: usize,
+        evd: usize,
+    ) -> c_int {
+        // The stack has a `__pthread_unwind_buf_t` of 104 bytes. The registers that setjmp keeps
+        // have the arguments. Each call finds the stack aligned to 16 bytes.
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "push rbp",
+            ".cfi_def_cfa_offset 16",
+            ".cfi_offset rbp, -16",
+            "mov rbp, rsp",
+            ".cfi_def_cfa_register rbp",
+            "push rbx",
+            ".cfi_offset rbx, -24",
+            "push r12",
+            ".cfi_offset r12, -32",
+            "push r13",
+            ".cfi_offset r13, -40",
+            "sub rsp, 120",
+            "mov rbx, rdi",
+            "mov r12, rsi",
+            "mov r13, rdx",
+            "mov rdi, rsp",
+            "xor esi, esi",
+            "call {setjmp}@PLT",
+            "test eax, eax",
+            "jne 2f",
+            "mov rdi, rsp",
+            "call {register}@PLT",
+            "mov rdi, r12",
+            "mov rsi, r13",
+            "call rbx",
+            "xor ebx, ebx",
+            "jmp 3f",
+            "2:",
+            "mov ebx, 1",
+            "3:",
+            "mov rdi, rsp",
+            "call {unregister}@PLT",
+            "mov eax, ebx",
+            "add rsp, 120",
+            "pop r13",
+            "pop r12",
+            "pop rbx",
+            "pop rbp",
+            ".cfi_def_cfa rsp, 8",
+            "ret",
+            ".cfi_endproc",
+            setjmp = sym __sigsetjmp,
+            register = sym __pthread_register_cancel,
+            unregister = sym __pthread_unregister_cancel,
+        )
+    }
+}
+
+#[cfg(not(all(target_env = "gnu", target_arch = "x86_64")))]
+mod agent_call {
+    /// Calls `function(instance, evd)`, which has to return.
+    ///
+    /// # Safety
+    /// The function may be called with these arguments.
+    pub(super) unsafe fn call(
+        function: unsafe extern "C" fn(usize, usize),
+        instance: usize,
+        evd: usize,
+    ) -> bool {
+        // SAFETY: as the caller says.
+        unsafe { function(instance, evd) };
+        true
     }
 }
 
