@@ -71,20 +71,25 @@ bool registry_ready(void)
     return !atomic_load(&ended);
 }
 
-/* The thread that forks holds all locks, so that no thread which the child does not have holds one
- * there. */
+/* The thread that forks holds the locks, so that no thread which the child does not have holds one
+ * there. Not libraries_lock: a thread that holds it calls a provider, which may wait for locks that
+ * the fork handlers of the provider hold. The child begins with a new one. */
 static void before_fork(void)
 {
-    pthread_mutex_lock(&libraries_lock);
     pthread_mutex_lock(&tables_lock);
     ias_lock();
 }
 
-static void after_fork(void)
+static void in_parent(void)
 {
     ias_unlock();
     pthread_mutex_unlock(&tables_lock);
-    pthread_mutex_unlock(&libraries_lock);
+}
+
+static void in_child(void)
+{
+    in_parent();
+    pthread_mutex_init(&libraries_lock, NULL);
 }
 
 /* Reads dat.conf when libdat2 is loaded. Later changes of the program's environment have no effect.
@@ -92,7 +97,7 @@ static void after_fork(void)
 __attribute__((constructor)) static void load(void)
 {
     registry_ready();
-    pthread_atfork(before_fork, after_fork, after_fork);
+    pthread_atfork(before_fork, in_parent, in_child);
 }
 
 /* Frees what nobody uses, because threads of the program may still run when it exits. Frees nothing

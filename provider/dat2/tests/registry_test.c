@@ -391,7 +391,7 @@ static pthread_barrier_t loads;
 static void while_forks(void)
 {
     pthread_barrier_wait(&loads);
-    /* The fork waits, or it happens meanwhile. */
+    /* Long enough for the fork, which waits for nothing. */
     usleep(200000);
 }
 
@@ -404,11 +404,12 @@ static void *load_slowly(void *failed)
     return failed;
 }
 
-/* The child of a fork can use the registry. */
+/* The child of a fork can open an IA. */
 static void forks(void)
 {
     static char failed;
     DAT_PROVIDER_INFO infos[8], *list[8];
+    DAT_IA_HANDLE ia;
     DAT_COUNT count;
     pthread_t thread;
     void *end;
@@ -424,7 +425,8 @@ static void forks(void)
     child = fork();
     if (child == 0) {
         alarm(20);
-        _exit(dat_registry_list_providers(8, &count, list) != DAT_SUCCESS);
+        fake.on_init = NULL;
+        _exit(dat_registry_list_providers(8, &count, list) != DAT_SUCCESS || open_ia("other", &ia) != DAT_SUCCESS);
     }
     CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
     CHECK(pthread_join(thread, &end) == 0 && end == NULL);
