@@ -22,7 +22,7 @@ use crate::sync::{Mutex, MutexGuard, rank};
 use std::any::Any;
 use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Once, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 /// An object that belongs to the process that created it.
 pub(crate) trait Inherit: Send + Sync {
@@ -109,8 +109,9 @@ pub(crate) fn is_child() -> bool {
 
 /// Registers the fork handlers, once.
 pub(crate) fn watch() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    // No `Once`: a child would wait for a thread of the parent that was in it.
+    if !WATCHED.swap(true, Ordering::Relaxed) {
         let code = process::at_fork(Handlers { before, in_parent: drop, in_child });
         if code != 0 {
             tracing::warn!(
@@ -118,7 +119,7 @@ pub(crate) fn watch() {
                 "cannot register fork handlers: children of this process must not use its objects"
             );
         }
-    });
+    }
 }
 
 fn before() -> Held {

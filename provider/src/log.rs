@@ -8,7 +8,7 @@
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fmt::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -20,8 +20,9 @@ const LONGEST: usize = 1024;
 /// Writes the log to standard error from now on, as far as `DOORBELL_LOG` asks. Only the first call
 /// of a process has an effect, and none if the program has installed a subscriber of its own.
 pub fn to_stderr() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    // No `Once`: a child would wait for a thread of the parent that was in it.
+    if !DONE.swap(true, Ordering::Relaxed) {
         let asked = crate::process::variable("DOORBELL_LOG").unwrap_or_default();
         let (filter, wrong) = Filter::parse(&asked);
         let _ = tracing::subscriber::set_global_default(Log { filter, write: to_descriptor_2 });
@@ -31,7 +32,7 @@ pub fn to_stderr() {
                  or a level for each target, as in doorbell=trace,error. Only errors are shown."
             );
         }
-    });
+    }
 }
 
 /// One write(2), if it neither blocks nor raises SIGPIPE.

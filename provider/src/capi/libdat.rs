@@ -53,6 +53,11 @@ fn libdat() -> Option<&'static LibDat> {
         .as_ref()
 }
 
+/// Waits for a thread that looks libdat2 up: a child would wait for ever.
+pub(super) fn wait_for() {
+    let _ = libdat();
+}
+
 /// Adds a table to the registry. Returns the registry's code; `None` without libdat2.
 pub(super) fn add_provider(table: &'static Table, info: &ProviderInfo) -> Option<u32> {
     // SAFETY: the table lives for ever, and the registry copies the information.

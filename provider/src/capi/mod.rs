@@ -60,10 +60,11 @@ use self::abi::ProviderInfo;
 use self::raw::In;
 use crate::fork;
 use std::ffi::c_char;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Locks the tables that all threads of the process share, the outermost first, for a fork.
 fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
+    libdat::wait_for();
     let mut held = service::hold_shared_locks();
     held.extend(dat_conf::hold_shared_locks());
     held.extend(handles::hold_shared_locks());
@@ -107,12 +108,14 @@ extern "C" fn dat_provider_fini(info: In<ProviderInfo>) {
     });
 }
 
-/// Starts the log, which then also has the panics of the library. The standard library would write
+/// Registers the fork handlers, and starts the log, which then also has the panics of the library. The standard library would write
 /// them to standard error under a lock.
 fn begin() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    // No `Once`: a child would wait for a thread of the parent that was in it.
+    if !BEGUN.swap(true, Ordering::Relaxed) {
+        fork::watch();
         crate::log::to_stderr();
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
-    });
+    }
 }

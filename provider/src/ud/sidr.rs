@@ -23,7 +23,8 @@ use rxe_fallback::CmId;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::{LazyLock, OnceLock, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Weak};
 use std::time::{Duration, Instant};
 
 const MAGIC: &[u8; 4] = b"DBUD";
@@ -47,8 +48,14 @@ pub(crate) struct SidrRequester {
 impl SidrRequester {
     /// A new request of this QP, with a number that no earlier request has.
     pub(crate) fn new(qpn: u32) -> Self {
-        static START: OnceLock<u64> = OnceLock::new();
-        let start = START.get_or_init(|| RandomState::new().hash_one(std::process::id()));
+        /// 0 at first.
+        static START: AtomicU64 = AtomicU64::new(0);
+        let mut start = START.load(Ordering::Relaxed);
+        if start == 0 {
+            let random = RandomState::new().hash_one(std::process::id()) | 1;
+            let set = START.compare_exchange(0, random, Ordering::Relaxed, Ordering::Relaxed);
+            start = set.map_or_else(|earlier| earlier, |_| random);
+        }
         Self { qpn, number: start.wrapping_add(crate::types::next_id()) }
     }
 
