@@ -56,6 +56,10 @@ pub(crate) fn harness(output: &str) -> Found {
             section = Section::default();
         } else if let Some(note) = line.strip_prefix("note: test machine: ") {
             all.notes.push(note.to_owned());
+        } else if ["Doc-tests ", "Running "].iter().any(|title| line.trim_start().starts_with(title)) {
+            // Another executable of cargo test.
+            section.end("0", &mut all);
+            section = Section::default();
         } else if line == "=== summary" {
             break;
         } else {
@@ -127,7 +131,8 @@ impl Section {
         if let Some(result) = line.strip_prefix("test result: ") {
             self.flush();
             self.listing = false;
-            self.counts += result_line(result);
+            // The last one counts: others are output of processes that a failed test has started.
+            self.counts = result_line(result);
             return;
         }
         if line == "failures:" {
@@ -178,7 +183,11 @@ impl Section {
             self.failures.push(Failure { test, lines: self.last.clone() });
         }
         all.counts += self.counts;
-        all.failures.extend(self.failures_or_names());
+        for failure in self.failures_or_names() {
+            if all.failures.iter().all(|known| known.test != failure.test) {
+                all.failures.push(failure);
+            }
+        }
         all.skipped.append(&mut self.skipped);
     }
 }
@@ -217,15 +226,26 @@ mod tests {
     #[test]
     fn results_of_executables_are_added() {
         let found = harness(
-            "running 3 tests\ntest a ... ok\ntest b ... FAILED\ntest [no device] c ... ignored\n\nfailures:\n\n\
+            "     Running unittests src/lib.rs\nrunning 3 tests\ntest a ... ok\ntest b ... FAILED\ntest [no device] c ... ignored\n\nfailures:\n\n\
              ---- b ----\nfirst\n\nlast\n\n\nfailures:\n    b\n\n\
              test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
-             test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n",
+             \x20  Doc-tests doorbell\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n",
         );
         assert_eq!(found.counts, counts(3, 1, 1));
         let lines = vec!["first".to_owned(), "last".to_owned()];
         assert_eq!(found.failures, [Failure { test: "b".to_owned(), lines }]);
         assert_eq!(found.skipped, ["[no device] c"]);
+    }
+
+    #[test]
+    fn a_test_that_shows_the_output_of_another_process_counts_once() {
+        let inner = "failures:\n---- a ----\nwhy\nfailures:\n    a\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\n";
+        let output = format!(
+            "failures:\n\n---- a ----\ntest panicked: {inner}\n\nfailures:\n    a\n\n\
+             test result: FAILED. 7 passed; 1 failed; 0 ignored\n"
+        );
+        let found = harness(&output);
+        assert_eq!((found.counts, found.failures.len()), (counts(7, 1, 0), 1));
     }
 
     #[test]
