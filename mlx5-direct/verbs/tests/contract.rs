@@ -226,15 +226,16 @@ fn dumps(rig: &Rig) {
     rig.destroy(&qps, &[], &[cq]);
 }
 
-/// Prints the debug file without the numbers of the QPs. libmlx5 writes it when the device is closed.
+/// Prints the debug file without the numbers of the QPs and the signatures. libmlx5 writes it when the device is closed.
 fn print_debug_file() {
     let dumps = std::fs::read_to_string(debug_file()).expect("a debug file");
     std::fs::remove_file(debug_file()).expect("a debug file");
     assert!(dumps.lines().count() >= 20, "{dumps}");
     for (n, line) in dumps.lines().enumerate() {
         match line.split(' ').collect::<Vec<_>>()[..] {
-            // The last words of an entry: the opcode is the first byte of the third.
-            [a, b, c, d] if n % 5 == 4 => println!("{a} {b} {} {d}", &c[..2]),
+            // The last words of an entry: the opcode is the first byte of the third, the signature the
+            // third of the last.
+            [a, b, c, d] if n % 5 == 4 => println!("{a} {b} {} {}..{}", &c[..2], &d[..4], &d[6..]),
             _ => println!("{line}"),
         }
     }
