@@ -2,9 +2,10 @@
 //!
 //! The library is a guest in the program's process, so nothing that the log does ends or blocks the
 //! program. An event becomes one line in a buffer on the stack, and one write(2) to descriptor 2,
-//! whose errors are ignored. There is no lock, no memory is allocated, and no thread-local is used.
-//! Nothing is written to a pipe that is full or that nobody reads.
+//! whose errors are ignored. There is no lock, no memory is allocated, no thread-local is used, and
+//! the thread is not cancelled. Nothing is written to a pipe that is full or that nobody reads.
 
+use crate::process::{self, Uncancelled};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fmt::{self, Write};
 use std::os::fd::AsFd;
@@ -23,7 +24,7 @@ pub fn to_stderr() {
     static DONE: AtomicBool = AtomicBool::new(false);
     // No `Once`: a child would wait for a thread of the parent that was in it.
     if !DONE.swap(true, Ordering::Relaxed) {
-        let asked = crate::process::variable("DOORBELL_LOG").unwrap_or_default();
+        let asked = process::variable("DOORBELL_LOG").unwrap_or_default();
         let (filter, wrong) = Filter::parse(&asked);
         let _ = tracing::subscriber::set_global_default(Log { filter, write: to_descriptor_2 });
         if let Some(wrong) = wrong {
@@ -37,6 +38,7 @@ pub fn to_stderr() {
 
 /// One write(2), if it neither blocks nor raises SIGPIPE.
 fn to_descriptor_2(line: &[u8]) {
+    let _uncancelled = Uncancelled::begin();
     let stderr = std::io::stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
     let _ = poll(&mut fds, PollTimeout::ZERO);

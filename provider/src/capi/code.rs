@@ -92,6 +92,11 @@ impl From<WaitError> for Code {
 /// line in the log. The thread is not cancelled meanwhile.
 pub(super) fn guard(slot: &'static str, run: impl FnOnce() -> Result<(), Code>) -> u32 {
     let _uncancelled = Uncancelled::begin();
+    guard_panics(slot, run)
+}
+
+/// As [`guard`], but the caller sees to it that the thread is not cancelled.
+pub(super) fn guard_panics(slot: &'static str, run: impl FnOnce() -> Result<(), Code>) -> u32 {
     let outcome = catch_unwind(AssertUnwindSafe(|| match run() {
         Ok(()) => SUCCESS,
         Err(code) => {

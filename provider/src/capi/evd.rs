@@ -1,7 +1,7 @@
 //! EVDs.
 
 use super::abi::{EvdParam, Event};
-use super::code::{Code, SUCCESS, guard};
+use super::code::{Code, SUCCESS, guard, guard_panics};
 use super::convert::{ia_of, timeout};
 use super::event::{event, write_completion, write_plain, write_request, write_success};
 use super::handle::Handle;
@@ -10,6 +10,7 @@ use super::objects::{CnoObject, EvdObject, IaObject};
 use super::raw::{In, Out};
 use crate::evd::{NotTaken, Polled, Queue, Take};
 use crate::event_data::Success;
+use crate::process::Uncancelled;
 use crate::queue_pair::{QueuePair, Request};
 use crate::sync::{DoorGuard, DoorPass};
 use crate::{CompletionFlags, DtoCompletion, Evd, EvdFlags, EventData, ReturnType};
@@ -108,17 +109,22 @@ pub(super) extern "C" fn evd_wait(
     more: Out<i32>,
 ) -> u32 {
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-    guard("dat_evd_wait", || {
+    // Taking an event that is there is no cancellation point; all else may have one.
+    guard_panics("dat_evd_wait", || {
         // The lock is released before completions are harvested to be counted.
         let at_once = (threshold == 1 && !out.is_null())
             .then(|| evd.queue_of_evd()?.wait_at_once(Whole(ToC { evd, out })))
             .flatten();
         if let Some(((), left)) = at_once {
             // Another thread may have freed the EVD meanwhile.
-            let left = left.unwrap_or_else(|| get(evd).map_or(0, |evd| evd.inner.harvest_and_count()));
+            let left = left.unwrap_or_else(|| {
+                let _uncancelled = Uncancelled::begin();
+                get(evd).map_or(0, |evd| evd.inner.harvest_and_count())
+            });
             more.set(count(left));
             return Ok(());
         }
+        let _uncancelled = Uncancelled::begin();
         let waits = get(evd)?;
         out.need(4)?;
         match waits.wait(timeout(micros), threshold) {
