@@ -30,18 +30,22 @@ const fn host(name: &'static str) -> Host {
     Host { name, log: "", on_libdaplofa: false, needs_root: false }
 }
 
+const fn also_on_libdaplofa(name: &'static str) -> Host {
+    Host { on_libdaplofa: true, ..host(name) }
+}
+
 const HOSTS: &[Host] = &[
-    host("stderr"),
+    also_on_libdaplofa("stderr"),
     Host { log: "trace", ..host("stderr") },
-    host("signals"),
+    also_on_libdaplofa("signals"),
     host("cancel"),
-    host("cancel_post"),
+    also_on_libdaplofa("cancel_post"),
     host("exit_in_agent"),
     host("last_calls"),
     Host { log: "trace", ..host("last_calls") },
     host("closefrom"),
-    host("no_timers"),
-    host("patches"),
+    also_on_libdaplofa("no_timers"),
+    also_on_libdaplofa("patches"),
     host("forks"),
     Host { needs_root: true, ..host("chroot") },
 ];
