@@ -47,6 +47,7 @@ const HOSTS: &[Host] = &[
     also_on_libdaplofa("no_timers"),
     also_on_libdaplofa("patches"),
     host("forks"),
+    Host { log: "trace", ..host("forks") },
     Host { needs_root: true, ..host("chroot") },
 ];
 
