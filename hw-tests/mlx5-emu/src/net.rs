@@ -569,9 +569,8 @@ impl Device {
         if due || self.net.incoming.is_empty() {
             self.net.accept();
         }
-        if std::mem::take(&mut self.net.look_at_sockets) || due {
-            self.look_at_sockets();
-        }
+        let look = std::mem::take(&mut self.net.look_at_sockets) || due;
+        let lost = if look { self.look_at_sockets() } else { Vec::new() };
         let mut incoming = std::mem::take(&mut self.net.incoming);
         for peer in &mut incoming {
             self.serve(peer);
@@ -583,11 +582,30 @@ impl Device {
                 self.net.leave(peer);
             }
         }
+        // What a lost peer has answered before its end counts.
+        for slot in lost {
+            self.peer_lost(slot);
+        }
         self.write_waiting();
     }
 
-    /// Takes the bytes that wake us, rings that are offered, and notice of peers that are gone.
-    fn look_at_sockets(&mut self) {
+    /// Takes the bytes that wake us, rings that are offered, and notice of peers that are gone. Returns
+    /// the peers that are lost to those who send to them.
+    fn look_at_sockets(&mut self) -> Vec<u32> {
+        let mut lost = Vec::new();
+        for (&slot, peer) in &mut self.net.outgoing {
+            if !is_there(&mut peer.stream) {
+                lost.push(slot);
+            }
+        }
+        for slot in &lost {
+            if let Some(peer) = self.net.outgoing.remove(slot) {
+                self.net.leave(peer);
+            }
+        }
+        if !lost.is_empty() {
+            self.net.accept();
+        }
         // A lost peer is served once more: it may have written before its end.
         for peer in &mut self.net.incoming {
             if peer.ring.is_none() {
@@ -599,22 +617,11 @@ impl Device {
                 peer.open = is_there(&mut peer.stream);
             }
         }
-        let mut lost = Vec::new();
-        for (&slot, peer) in &mut self.net.outgoing {
-            if !is_there(&mut peer.stream) {
-                lost.push(slot);
-            }
-        }
-        for slot in lost {
-            if let Some(peer) = self.net.outgoing.remove(&slot) {
-                self.net.leave(peer);
-            }
-            self.peer_lost(slot);
-        }
         if self.net.sleepers > 0 {
             // Another thread still sleeps, and this byte may have been for that thread.
             self.net.note_sleep();
         }
+        lost
     }
 
     fn serve(&mut self, peer: &mut Incoming) {
