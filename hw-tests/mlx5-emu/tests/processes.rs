@@ -174,6 +174,12 @@ fn other_process() {
                 poll_all(side.cq);
             }
         }
+        "leave" => {
+            assert_eq!(post_recv(side.qp, 1, &[side.memory.sge(0, 8)]), 0);
+            side.connect(&words);
+            say(&side.words());
+            side.wait(1);
+        }
         "die" => {
             side.connect(&words);
             say(&side.words());
@@ -297,4 +303,20 @@ fn a_peer_that_is_killed_fails_what_waits_for_it() {
     let done = side.wait(PIECES);
     assert_eq!((done[0].status, done[0].wr_id), (RETRY_EXC, 0));
     assert!(done[1..].iter().all(|wc| wc.status == FLUSHED), "the rest is flushed");
+}
+
+/// The sockets are looked at once in 64 steps. In one of the rounds that look is the first after the
+/// end, and must not come before the answer is read.
+#[test]
+fn what_a_process_answers_before_it_ends_counts() {
+    for steps in 0..64 {
+        let mut other = start("leave");
+        let (side, _) = meet(&mut other);
+        for _ in 0..steps {
+            assert_eq!(poll_all(side.cq).len(), 0);
+        }
+        send(side.qp, 1, SIGNALED, &[side.memory.sge(0, 8)]);
+        other.ends_well();
+        assert_eq!(side.wait(1)[0].status, 0, "after {steps} steps");
+    }
 }
