@@ -59,7 +59,7 @@ pub(crate) fn harness(output: &str) -> Found {
         } else if ["Doc-tests ", "Running "].iter().any(|title| line.trim_start().starts_with(title)) {
             // Another executable of cargo test.
             section.end("0", &mut all);
-            section = Section::default();
+            section = Section { examples: line.contains("Doc-tests "), ..Section::default() };
         } else if line == "=== summary" {
             break;
         } else {
@@ -115,6 +115,8 @@ fn shortened(line: &str) -> String {
 #[derive(Default)]
 struct Section {
     name: String,
+    /// Of the documentation.
+    examples: bool,
     counts: Counts,
     failures: Vec<Failure>,
     /// From `test NAME ... FAILED`: scripts, and executables that crash, print no more.
@@ -131,8 +133,12 @@ impl Section {
         if let Some(result) = line.strip_prefix("test result: ") {
             self.flush();
             self.listing = false;
-            // The last one counts: others are output of processes that a failed test has started.
-            self.counts = result_line(result);
+            // The last one counts: others are output of processes that a failed test has started. The
+            // examples of a crate are several executables.
+            if !self.examples {
+                self.counts = Counts::default();
+            }
+            self.counts += result_line(result);
             return;
         }
         if line == "failures:" {
@@ -229,9 +235,10 @@ mod tests {
             "     Running unittests src/lib.rs\nrunning 3 tests\ntest a ... ok\ntest b ... FAILED\ntest [no device] c ... ignored\n\nfailures:\n\n\
              ---- b ----\nfirst\n\nlast\n\n\nfailures:\n    b\n\n\
              test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
-             \x20  Doc-tests doorbell\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n",
+             \x20  Doc-tests doorbell\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
+             test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n",
         );
-        assert_eq!(found.counts, counts(3, 1, 1));
+        assert_eq!(found.counts, counts(4, 1, 1));
         let lines = vec!["first".to_owned(), "last".to_owned()];
         assert_eq!(found.failures, [Failure { test: "b".to_owned(), lines }]);
         assert_eq!(found.skipped, ["[no device] c"]);

@@ -233,6 +233,8 @@ fn print_debug_file() {
     assert!(dumps.lines().count() >= 20, "{dumps}");
     for (n, line) in dumps.lines().enumerate() {
         match line.split(' ').collect::<Vec<_>>()[..] {
+            // The sender of a refused message: flags and QP number.
+            [a, b, c, d] if n % 5 == 2 => println!("{a} {b} {} {d}", &c[..2]),
             // The last words of an entry: the opcode is the first byte of the third, the signature the
             // third of the last.
             [a, b, c, d] if n % 5 == 4 => println!("{a} {b} {} {}..{}", &c[..2], &d[..4], &d[6..]),
