@@ -59,6 +59,18 @@ struct Incoming {
     open: bool,
 }
 
+impl Incoming {
+    /// Takes the ring that the peer offers, if it has none yet.
+    fn take_ring(&mut self) {
+        if self.ring.is_none() {
+            match Ring::accept(self.stream.as_raw_fd()) {
+                Ok(ring) => self.ring = ring,
+                Err(_) => self.open = false,
+            }
+        }
+    }
+}
+
 /// A connection that we made to a peer.
 struct Outgoing {
     stream: UnixStream,
@@ -452,8 +464,12 @@ impl Net {
             && let Ok((stream, _)) = listener.accept()
         {
             if sys::is_own_peer(stream.as_raw_fd()) && stream.set_nonblocking(true).is_ok() {
-                let idle = || self.incoming.iter().filter(|peer| peer.ring.is_none());
-                if idle().count() >= IDLE {
+                let idle = |incoming: &[Incoming]| incoming.iter().filter(|peer| peer.ring.is_none()).count();
+                if idle(&self.incoming) >= IDLE {
+                    // Many may have connected at once, and their rings were not taken yet.
+                    self.incoming.iter_mut().for_each(Incoming::take_ring);
+                }
+                if idle(&self.incoming) >= IDLE {
                     // The oldest.
                     let oldest = self.incoming.iter().position(|peer| peer.ring.is_none());
                     oldest.map(|oldest| self.incoming.remove(oldest));
@@ -609,10 +625,7 @@ impl Device {
         // A lost peer is served once more: it may have written before its end.
         for peer in &mut self.net.incoming {
             if peer.ring.is_none() {
-                match Ring::accept(peer.stream.as_raw_fd()) {
-                    Ok(ring) => peer.ring = ring,
-                    Err(_) => peer.open = false,
-                }
+                peer.take_ring();
             } else {
                 peer.open = is_there(&mut peer.stream);
             }

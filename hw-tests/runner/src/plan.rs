@@ -288,7 +288,7 @@ impl Setting {
         let short = |exe: &&Executable| ON_RXE.contains(&exe.name.as_str());
         if form == Form::Short {
             let some = self.executables.iter().filter(on_rxe).filter(short);
-            return vec![Job::new(RXE, "rxe, some", 60.0).load(0.75).step(self.on_rxe(some))];
+            return vec![Job::new(RXE, "rxe, some", 60.0).load(0.5).step(self.on_rxe(some))];
         }
         let rest = self.executables.iter().filter(on_rxe).filter(|exe| !short(exe));
         let dat = self.find("doorbell-hw-tests", "device_dat");
@@ -304,8 +304,8 @@ impl Setting {
         let crowd = [CROWD, &["--messages", "5000"]].concat();
         let loss = ["--connections", "16", "--messages", "60"];
         vec![
-            Job::new(RXE, "rxe, the rest", 200.0).load(0.75).step(self.on_rxe(rest)),
-            Job::new(RXE, "rxe, device_dat", 400.0).load(0.75).step(dat),
+            Job::new(RXE, "rxe, the rest", 200.0).load(0.5).step(self.on_rxe(rest)),
+            Job::new(RXE, "rxe, device_dat", 400.0).load(0.5).step(dat),
             Job::new(RXE, "rxe, 64 connections through one SRQ", 70.0).step(pair("", &crowd)).after(RELEASE),
             Job::new(RXE, "rxe, 2 % of the packets lost", 20.0).step(pair("loss 2%", &loss)).after(RELEASE),
             Job::new(CHECKS, "the test machine itself", 60.0)

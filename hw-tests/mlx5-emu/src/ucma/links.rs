@@ -149,7 +149,7 @@ impl Links {
     /// Handles a token that the poll reported.
     pub(super) fn ready(&mut self, token: u64, arrivals: &mut Vec<Arrival>) {
         if token & LISTENER != 0 {
-            self.accept_all(token);
+            self.accept_all(token, arrivals);
         } else if token & LINK != 0 {
             let id = (token & 0xffff_ffff) as LinkId;
             self.flush(id);
@@ -157,7 +157,14 @@ impl Links {
         }
     }
 
-    fn accept_all(&mut self, token: u64) {
+    fn silent(&self) -> Vec<LinkId> {
+        let mut silent: Vec<_> =
+            self.links.iter().filter(|(_, link)| link.is_silent).map(|(&id, _)| id).collect();
+        silent.sort_unstable();
+        silent
+    }
+
+    fn accept_all(&mut self, token: u64, arrivals: &mut Vec<Arrival>) {
         loop {
             let Some(bound) = self.listeners.get(&token).and_then(|name| self.bound.get(name)) else {
                 return;
@@ -166,12 +173,14 @@ impl Links {
             if !crate::sys::is_own_peer(socket.as_raw_fd()) {
                 continue;
             }
-            let silent = self.links.iter().filter(|(_, link)| link.is_silent).map(|(&id, _)| id);
-            let silent: Vec<LinkId> = silent.collect();
-            if silent.len() >= SILENT
-                && let Some(oldest) = silent.into_iter().min()
-            {
-                self.drop_link(oldest);
+            let silent = self.silent();
+            if silent.len() >= SILENT {
+                // Many may have connected at once, and their packets were not read yet.
+                silent.into_iter().for_each(|id| self.read_all(id, arrivals));
+                let silent = self.silent();
+                if silent.len() >= SILENT {
+                    self.drop_link(silent[0]);
+                }
             }
             let pid = sock::peer_pid(&socket);
             // A link that can't be watched is dropped; the other side sees its end.
@@ -351,6 +360,27 @@ mod tests {
             sock::receive(caller.as_raw_fd(), &mut [0; 1], libc::MSG_DONTWAIT).is_ok_and(|len| len == 0)
         };
         assert!(ends(&callers[0]) && !ends(&callers[2 * SILENT - 1]), "the oldest goes");
+    }
+
+    #[test]
+    fn links_that_were_not_read_yet_are_not_silent() {
+        let namespace = format!("burst-{}", std::process::id());
+        let mut server = Links::new(namespace).expect("server");
+        let name = Name::parse("0106/7471/0.0.0.0").expect("name");
+        server.bind(&name).expect("bind");
+        server.listen(&name).expect("listen");
+        let token = server.bound[&name].token;
+        let mut callers = Vec::new();
+        let mut arrivals = Vec::new();
+        for _ in 0..2 * SILENT {
+            let caller = sock::socket().expect("socket");
+            sock::connect(&caller, &server.socket_name(&name)).expect("connect");
+            // No packet that the device knows: it is read all the same.
+            sock::send(&caller, &[0xff]).expect("send");
+            callers.push(caller);
+            server.ready(token, &mut arrivals);
+        }
+        assert_eq!(server.links.len(), 2 * SILENT);
     }
 
     #[test]
