@@ -340,14 +340,19 @@ mod tests {
         assert_eq!(server.links.len(), 1, "and the connection is still there");
     }
 
-    #[test]
-    fn silent_links_are_bounded() {
-        let namespace = format!("silent-{}", std::process::id());
-        let mut server = Links::new(namespace).expect("server");
+    /// A server with its name and the token of its listener.
+    fn listening(namespace: &str) -> (Links, Name, u64) {
+        let mut server = Links::new(format!("{namespace}-{}", std::process::id())).expect("server");
         let name = Name::parse("0106/7471/0.0.0.0").expect("name");
         server.bind(&name).expect("bind");
         server.listen(&name).expect("listen");
         let token = server.bound[&name].token;
+        (server, name, token)
+    }
+
+    #[test]
+    fn silent_links_are_bounded() {
+        let (mut server, name, token) = listening("silent");
         let mut callers = Vec::new();
         for _ in 0..2 * SILENT {
             let caller = sock::socket().expect("socket");
@@ -364,12 +369,7 @@ mod tests {
 
     #[test]
     fn links_that_were_not_read_yet_are_not_silent() {
-        let namespace = format!("burst-{}", std::process::id());
-        let mut server = Links::new(namespace).expect("server");
-        let name = Name::parse("0106/7471/0.0.0.0").expect("name");
-        server.bind(&name).expect("bind");
-        server.listen(&name).expect("listen");
-        let token = server.bound[&name].token;
+        let (mut server, name, token) = listening("burst");
         let mut callers = Vec::new();
         let mut arrivals = Vec::new();
         for _ in 0..2 * SILENT {
