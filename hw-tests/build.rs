@@ -2,8 +2,8 @@
 //! `guest/` against libdat2, those of `c12/` against libdat.so.1. tests/device_dat and
 //! tests/device_guest.rs run them.
 //!
-//! `c/` and `guest/` get the installed headers of libdat2, and those of provider/dat2 where there are none, or
-//! if `DOORBELL_LIBDAT2=ours` is set.
+//! `c/` and `guest/` get the installed headers of libdat2, and those of provider/dat2 where there
+//! are none, or if `DOORBELL_LIBDAT2=ours` is set.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

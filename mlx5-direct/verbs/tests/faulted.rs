@@ -1,6 +1,6 @@
 //! A page fault of a receive: the card completes the request of an SRQ with an error, and brings the
 //! message again. The driver posts the request again, and the program does not learn of it. The
-//! software device has no such faults, so the program makes one of an entry that waits in its CQ.
+//! program here makes such a fault of an entry that waits in its CQ, at a place that it chooses.
 #![allow(missing_docs)]
 #![expect(unsafe_code, reason = "calls of verbs, and an entry of a CQ")]
 
