@@ -86,3 +86,9 @@ have=$(cargo --version | sed 's/^cargo \([0-9.]*\).*/\1/') || die "cargo does no
 if command -v apt-get >/dev/null; then
     hw-tests/vm/prepare >/dev/null
 fi
+
+# --- commit messages -----------------------------------------------------------------------------
+
+if [ -z "${CI:-}" ] && [ -d .git ] && [ -z "$(git config core.hooksPath || true)" ]; then
+    echo 'make setup: to have the subjects of your commits checked: git config core.hooksPath .githooks' >&2
+fi
