@@ -164,7 +164,7 @@ fn r196_recv_query_drops_at_completion_not_reap() {
 }
 
 /// Both numbers are taken at one moment, also while messages arrive: on an in-order device they are
-/// always equal, and the count never exceeds the span. Also R204.
+/// always equal, and the count never exceeds the span. Also R202, R204.
 fn r203_recv_query_single_snapshot() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig, 16);

@@ -55,7 +55,6 @@ mod listener;
 mod lmr;
 mod log;
 mod memory;
-pub mod msn;
 mod pool;
 mod process;
 mod psp;
