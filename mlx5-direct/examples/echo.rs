@@ -55,9 +55,9 @@ impl Echo {
         match completion {
             Completion::Send(send) => {
                 // The device has read these answers: their buffers take new messages.
-                let mut free = vec![];
-                self.sq.complete_each(send.wqe_counter, |n| free.push(n))?;
-                for n in free {
+                let outstanding: Vec<_> = self.sq.outstanding().map(|(_, n)| n).collect();
+                let released = self.sq.complete(send.wqe_counter)?.requests as usize;
+                for n in outstanding.into_iter().take(released) {
                     self.rq.post(&[self.buffer(n)], n)?;
                 }
             }

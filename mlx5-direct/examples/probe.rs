@@ -26,12 +26,6 @@ fn post_one_address(srq: &mut Srq<AddressOnly>, bufs: &[(u64, u64)]) {
     }
 }
 
-/// Posts lists of four segments.
-#[inline(never)]
-fn post_lists(srq: &mut Srq<AnySegments>, bufs: &[(&[DataSeg], u64)]) -> u32 {
-    srq.post_lists(bufs).unwrap_or_default()
-}
-
 /// Posts the buffers of a list, full segments.
 #[inline(never)]
 fn post_batch(srq: &mut Srq<AnySegments>, bufs: &[(u64, u32, u64)]) -> u32 {
@@ -268,16 +262,6 @@ fn main() {
             for _ in 0..rounds {
                 post_one(&mut any, black_box(&bufs));
                 give_back(&mut any, &mut oldest, batch);
-            }
-        }
-        "post_lists" => {
-            let segs: Vec<_> = (0..4).map(|n| DataSeg::new(0x10_0000 + n * 4096, 4096, 0x77)).collect();
-            let lists: Vec<_> = (0..u64::from(batch)).map(|n| (&segs[..], n)).collect();
-            let (layout, _mem) = SrqLayout::on_heap(SLOTS, 128).expect("layout");
-            let mut srq = Srq::new(layout, SLOTS - 1).expect("depth");
-            for _ in 0..rounds {
-                assert_eq!(post_lists(&mut srq, black_box(&lists)), batch);
-                give_back(&mut srq, &mut oldest, batch);
             }
         }
         // A full SRQ: what completes is oldest, and is posted again.

@@ -128,7 +128,6 @@ pub mod barrier;
 pub mod cq;
 pub mod cqe;
 pub mod dv;
-pub mod qp_table;
 pub mod queue_mem;
 pub mod rq;
 pub mod split;
@@ -146,7 +145,6 @@ pub use cqe::{
 pub use dv::{CqeVersion, DvError, EventChannel, RecvWrs, SendWrs};
 #[cfg(feature = "tokio")]
 pub use event_future::AsyncEventChannel;
-pub use qp_table::QpTable;
 pub use queue_mem::{
     Cookies, CqBuffer, CqLayout, HeapMem, HeapView, LayoutError, RqLayout, SqLayout, SrqLayout,
 };

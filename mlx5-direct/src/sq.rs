@@ -452,20 +452,6 @@ impl<C: Cookie> Sq<C> {
         self.complete(first).ok().map(|released| released.cookie)
     }
 
-    /// As [`complete`](Self::complete), and passes the cookie of every request that it releases to
-    /// `each`, oldest first. The last cookie is that of the completed request.
-    ///
-    /// # Errors
-    ///
-    /// [`NotPosted`]; nothing changes.
-    #[inline]
-    pub fn complete_each(&mut self, wqe_counter: u16, mut each: impl FnMut(C)) -> Result<u32, NotPosted> {
-        let first = self.done;
-        let Released { requests, .. } = self.complete(wqe_counter)?;
-        self.cookies(first).take(requests as usize).for_each(|(_, cookie)| each(cookie));
-        Ok(requests)
-    }
-
     /// Requests that are posted and not released, oldest first: the number of the first block, and
     /// the cookie.
     pub fn outstanding(&self) -> impl Iterator<Item = (u16, C)> + '_ {

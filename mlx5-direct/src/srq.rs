@@ -248,26 +248,6 @@ impl Srq {
         self.slice(bufs)
     }
 
-    /// Posts buffers of 0 to [`max_segments`](Srq::max_segments) data segments each, with one
-    /// barrier and one record for all.
-    ///
-    /// # Errors
-    ///
-    /// [`BatchError`] with the number of receives posted before the one that failed.
-    #[inline]
-    pub fn post_lists(&mut self, bufs: &[(&[DataSeg], u64)]) -> Result<u32, BatchError> {
-        let most = self.wqes.max_segments() as usize;
-        let fitting = bufs.iter().position(|(segs, _)| segs.len() > most).unwrap_or(bufs.len());
-        self.lay_out_for_any();
-        let posted = self.slice(&bufs[..fitting]);
-        let error = match posted as usize {
-            n if n == bufs.len() => return Ok(posted),
-            n if n == fitting => PostError::TooManySegments,
-            _ => PostError::Full,
-        };
-        Err(BatchError { posted, error })
-    }
-
     /// Posts a chain of verbs work requests, with one barrier and one record for all.
     ///
     /// # Errors

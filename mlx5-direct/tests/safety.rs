@@ -14,7 +14,7 @@ mod attacks {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     use mlx5_direct::{
-        Bound, Completion, Cq, CqLayout, DataSeg, QpTable, Rq, RqLayout, SendError, Sq, SqLayout, Srq,
+        Bound, Completion, Cq, CqLayout, DataSeg, Rq, RqLayout, SendError, Sq, SqLayout, Srq,
         SrqLayout, WqeIndex,
         wr::{AddressVector, Inline, InlineParts, Remote, Wr},
     };
@@ -187,16 +187,6 @@ mod attacks {
             assert_eq!(sq.complete(kept[1]).unwrap().requests, 2);
             assert!(kept.iter().all(|block| sq.complete(*block).is_err()));
         }
-        let mut told = vec![];
-        post(&mut sq, 1);
-        let (block, _) = sq.outstanding().next().unwrap();
-        panics(|| {
-            sq.complete_each(block, |cookie| {
-                told.push(cookie);
-                resume_unwind(Box::new(()))
-            })
-        });
-        assert!(sq.complete(block).is_err() && told == [1] && sq.posted() == 0);
     }
 
     #[test]
@@ -423,18 +413,5 @@ mod attacks {
         device.push(Entry { opcode: 2, bytes: 64, ..Entry::default() });
         wide.poll().unwrap().unwrap();
         assert_eq!(wide.copy_scattered(&kept, &mut into), 0);
-    }
-
-    #[test]
-    fn any_qp_number_is_safe_to_look_up() {
-        let mut table = QpTable::<u32>::new();
-        for qpn in [0, 0xfff, 0x1000, 0xff_ffff, 0x100_0000, u32::MAX] {
-            assert_eq!(
-                (table.get(qpn).copied(), table.get_mut(qpn).copied(), table.remove(qpn)),
-                (None, None, None)
-            );
-        }
-        table.insert(u32::MAX, 1).unwrap();
-        assert_eq!((table.get(0xff_ffff), table.get(u32::MAX), table.len()), (Some(&1), None, 1));
     }
 }

@@ -43,7 +43,6 @@ enum Op {
     Post(Request),
     /// Messages of these lengths, of which every third carries a fence.
     Batch(Vec<usize>),
-    AsMany(Vec<usize>),
     /// Requests, and whether the chain is rung.
     Chain(Vec<Request>, bool),
     /// A prepared message, with another payload of this length.
@@ -52,7 +51,6 @@ enum Op {
     Template(usize, usize, bool),
     /// The n-th outstanding request completes (modulo their number).
     Complete(usize),
-    CompleteEach(usize),
     /// A completion that names this block.
     Bogus(u16),
     Reset,
@@ -82,18 +80,15 @@ fn requests() -> impl Strategy<Value = Request> {
 }
 
 fn ops() -> impl Strategy<Value = Op> {
-    let lengths = || prop::collection::vec(0..90usize, 0..20);
     prop_oneof![
         8 => requests().prop_map(Op::Post),
-        3 => lengths().prop_map(Op::Batch),
-        1 => lengths().prop_map(Op::AsMany),
+        4 => prop::collection::vec(0..90usize, 0..20).prop_map(Op::Batch),
         3 => (prop::collection::vec(requests(), 0..6), prop::bool::weighted(0.7))
             .prop_map(|(list, ring)| Op::Chain(list, ring)),
         2 => (1..200usize, prop::bool::weighted(0.2)).prop_map(|(len, fenced)| Op::Prepared(len, fenced)),
         2 => (1..60usize, 0..PLACES.len(), prop::bool::weighted(0.2))
             .prop_map(|(len, place, fenced)| Op::Template(len, place, fenced)),
-        8 => (0..40usize).prop_map(Op::Complete),
-        2 => (0..40usize).prop_map(Op::CompleteEach),
+        10 => (0..40usize).prop_map(Op::Complete),
         1 => any::<u16>().prop_map(Op::Bogus),
         1 => Just(Op::Reset),
     ]
@@ -371,7 +366,7 @@ impl Session {
                 }
                 self.check_ring(refusal.is_none().into(), block, request.units());
             }
-            Op::Batch(lengths) | Op::AsMany(lengths) => {
+            Op::Batch(lengths) => {
                 let first = self.next_cookie + 1;
                 self.next_cookie += lengths.len() as u64;
                 let texts: Vec<_> =
@@ -380,19 +375,12 @@ impl Session {
                     let wr = Wr::send(Inline(text)).signalled();
                     (if cookie % 3 == 0 { wr.fenced() } else { wr }, *cookie)
                 });
-                let fills = matches!(op, Op::AsMany(_));
-                let outcome = if fills { self.sq.post_as_many(wrs) } else { self.sq.post_batch(wrs) };
+                let outcome = self.sq.post_batch(wrs);
                 let (mut posted, mut last, mut units) = (0, 0, 0);
                 let mut refusal = None;
                 for (len, cookie) in lengths.iter().zip(first..) {
                     let request = Request::send(*len, true, cookie % 3 == 0);
                     refusal = self.refusal(&request);
-                    if refusal == Some(SendError::TooLong)
-                        && fills
-                        && self.outstanding.len() == self.caps.max_requests as usize
-                    {
-                        refusal = Some(SendError::Full);
-                    }
                     if refusal.is_some() {
                         break;
                     }
@@ -400,7 +388,6 @@ impl Session {
                     self.note(&request, cookie);
                 }
                 let expected = match refusal {
-                    Some(SendError::Full) if fills => Ok(posted),
                     None => Ok(posted),
                     Some(error) => Err(SendBatchError { posted, error }),
                 };
@@ -477,20 +464,14 @@ impl Session {
                 24 => self.apply_template::<24>(*len, *fenced),
                 _ => self.apply_template::<36>(*len, *fenced),
             },
-            Op::Complete(n) | Op::CompleteEach(n) if !self.outstanding.is_empty() => {
+            Op::Complete(n) if !self.outstanding.is_empty() => {
                 let n = n % self.outstanding.len();
                 let block = self.outstanding[n].block;
                 let released: Vec<u64> = self.outstanding.drain(..=n).map(|posted| posted.cookie).collect();
-                if matches!(op, Op::Complete(_)) {
-                    let expected = Released { cookie: released[n], requests: n as u32 + 1 };
-                    assert_eq!(self.sq.complete(block), Ok(expected));
-                } else {
-                    let mut cookies = vec![];
-                    assert_eq!(self.sq.complete_each(block, |c| cookies.push(c)), Ok(n as u32 + 1));
-                    assert_eq!(cookies, released);
-                }
+                let expected = Released { cookie: released[n], requests: n as u32 + 1 };
+                assert_eq!(self.sq.complete(block), Ok(expected));
             }
-            Op::Complete(_) | Op::CompleteEach(_) => {}
+            Op::Complete(_) => {}
             Op::Bogus(block) => {
                 let mask = self.ring_blocks as u16 - 1;
                 if !self.outstanding.iter().any(|p| (p.block ^ block) & mask == 0) {

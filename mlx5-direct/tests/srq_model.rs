@@ -437,32 +437,3 @@ fn rings_that_the_device_cannot_have_are_refused() {
         assert!(Srq::new(SrqLayout::on_heap(8, 32).unwrap().0, depth).is_err());
     }
 }
-
-#[test]
-fn a_batch_of_lists_says_what_it_could_not_post() {
-    let (layout, mem) = SrqLayout::on_heap(16, 64).unwrap();
-    let mut device = common::Device::new(mem, 16, 64);
-    let mut srq = Srq::new(layout, 6).unwrap();
-    let seg = DataSeg::new(0x1000, 10, 20);
-    let three = [seg; 3];
-    let four = [seg; 4];
-    let cut = |posted, error| Err(BatchError { posted, error });
-    let mut empty = |srq: &mut Srq| {
-        while let Some(wqe) = device.take() {
-            device.done(wqe.slot);
-            srq.complete(WqeIndex(wqe.slot)).unwrap();
-        }
-    };
-    assert_eq!(srq.post_lists(&[]), Ok(0));
-    assert_eq!(srq.post_lists(&[(&three, 1), (&[], 2)]), Ok(2));
-    empty(&mut srq);
-    // The list that does not fit is the first, in the middle, and the last.
-    assert_eq!(srq.post_lists(&[(&four, 1), (&three, 2)]), cut(0, PostError::TooManySegments));
-    assert_eq!(srq.post_lists(&[(&three, 1), (&four, 2), (&[], 3)]), cut(1, PostError::TooManySegments));
-    empty(&mut srq);
-    assert_eq!(srq.post_lists(&[(&three, 1), (&[], 2), (&four, 3)]), cut(2, PostError::TooManySegments));
-    empty(&mut srq);
-    assert_eq!(srq.post_lists(&[(&three[..], 1); 6]), Ok(6), "as many as there is room for");
-    empty(&mut srq);
-    assert_eq!(srq.post_lists(&[(&three[..], 1); 7]), cut(6, PostError::Full));
-}

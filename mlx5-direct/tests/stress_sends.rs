@@ -19,7 +19,7 @@ use std::{
 use mlx5_direct::{Completion, Cq, CqLayout, HeapMem, Sq, SqLayout, Wr, wr::Inline};
 
 mod common;
-use common::{Rng, seen_by_device, threads::run_three};
+use common::{Rng, complete_each, seen_by_device, threads::run_three};
 
 const BLOCKS: usize = 256;
 const REQUESTS: u32 = 100;
@@ -142,7 +142,7 @@ fn send(mut sq: Sq, counters: &Receiver<u16>, messages: u64, failed: &AtomicBool
                 assert_eq!(cookie, released, "released once, and in order");
                 released += 1;
             };
-            sq.complete_each(counter, each).expect("posted");
+            complete_each(&mut sq, counter, each).expect("posted");
         }
         if posted < messages && sq.free() > 0 {
             posted += post(&mut sq, &mut rng, posted, messages);

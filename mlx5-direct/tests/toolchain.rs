@@ -386,7 +386,6 @@ fn counts_are_within_limits() -> Result<(), Failed> {
         ("post_batch", "post_slice", 64, 10.7),
         ("post_batch_address", "post_batch_address", 32, 15.2),
         ("post_batch_address", "post_slice_address", 32, 12.9),
-        ("post_lists", "post_lists", 32, 57.7),
         ("repost_bound", "repost_bound", 16, 2.6),
         ("repost_bound", "repost_bound", 32, 2.1),
         ("complete_list", "complete_list", 32, 21.2),

@@ -119,22 +119,4 @@ impl<C: Cookie> Sq<C> {
             None => Span::Done,
         }
     }
-
-    /// As [`post_batch`](Self::post_batch), but a full queue is no error: posts as many requests as
-    /// there is room for.
-    ///
-    /// # Errors
-    ///
-    /// [`SendBatchError`] with [`SendError::TooLong`].
-    #[inline]
-    pub fn post_as_many<D: Data>(
-        &mut self,
-        wrs: impl IntoIterator<Item = (Wr<D>, C)>,
-    ) -> Result<u32, SendBatchError> {
-        let room = self.free() as usize;
-        match self.post_batch(wrs.into_iter().take(room)) {
-            Err(SendBatchError { posted, error: SendError::Full }) => Ok(posted),
-            outcome => outcome,
-        }
-    }
 }

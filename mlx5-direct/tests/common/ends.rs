@@ -5,7 +5,7 @@ use doorbell_sys::*;
 use mlx5_direct::{Completion, Cq, DataSeg, Rq, Sq, Srq, Wr, wr::Inline, wr::Remote};
 
 use super::{
-    common::Rng,
+    common::{Rng, complete_each},
     next,
     rig::Rig,
     sends::{take_rq, take_sq},
@@ -64,12 +64,11 @@ fn take(rig: &Rig, ends: &mut [End], srq: &mut Srq, completion: Completion) {
     };
     let end = ends.iter_mut().find(|end| end.qpn == completion.qpn()).expect("a QP that lives");
     let mut expected = end.released;
-    end.sq
-        .complete_each(counter, |cookie| {
-            assert_eq!(cookie, expected, "requests are released in the order of posting");
-            expected += 1;
-        })
-        .expect("posted");
+    complete_each(&mut end.sq, counter, |cookie| {
+        assert_eq!(cookie, expected, "requests are released in the order of posting");
+        expected += 1;
+    })
+    .expect("posted");
     end.released = expected;
 }
 

@@ -8,8 +8,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use mlx5_direct::{
-    AnySegments, BatchError, Completion, Cq, CqLayout, DataSeg, HeapMem, HeapView, PostError, Sq, SqLayout,
-    Srq, SrqLayout, Wr, wr::Inline,
+    AnySegments, Completion, Cq, CqLayout, DataSeg, HeapMem, HeapView, NotPosted, PostError, Sq, SqLayout, Srq,
+    SrqLayout, Wr, wr::Inline,
 };
 
 pub(crate) mod threads;
@@ -322,22 +322,6 @@ impl Session {
                     }
                 }
             }
-            Op::Batch(n) if n % 3 == 2 => {
-                let most = self.srq.max_segments() as usize;
-                let bufs: Vec<_> =
-                    (0..n as usize).map(|k| self.buffer((n as usize + k) % (most + 1))).collect();
-                let segs = |s: &Seg| DataSeg::new(s.0, s.1, s.2);
-                let lists: Vec<(Vec<DataSeg>, u64)> =
-                    bufs.iter().map(|(c, s)| (s.iter().map(segs).collect(), *c)).collect();
-                let offered: Vec<_> = lists.iter().map(|(s, c)| (&s[..], *c)).collect();
-                let room = (self.srq.depth() - self.outstanding()).min(u32::from(n));
-                let outcome = self.srq.post_lists(&offered);
-                let short = BatchError { posted: room, error: PostError::Full };
-                assert_eq!(outcome, if room == u32::from(n) { Ok(room) } else { Err(short) });
-                for (cookie, segs) in bufs.into_iter().take(room as usize) {
-                    self.note_posted(cookie, segs);
-                }
-            }
             Op::Batch(n) => {
                 let bufs: Vec<_> = (0..n).map(|_| self.buffer(1)).collect();
                 let offered: Vec<_> =
@@ -567,13 +551,22 @@ pub(crate) fn complete_arbitrary_sends(bytes: &[u8]) {
                     assert_eq!(cookie, released, "released once, and in order");
                     released += 1;
                 };
-                let _ = sq.complete_each(counter, each);
+                let _ = complete_each(&mut sq, counter, each);
             }
             assert_eq!(u64::from(sq.posted()), posted - released);
             assert!(sq.posted() <= sq.max_requests());
         }
         cq.clean(u32::from(part[0]), |c| cq_fields_are_bounded(&c));
     }
+}
+
+/// Completes a request, and passes the cookies of all requests that this releases to `each`, oldest
+/// first. Returns how many.
+pub(crate) fn complete_each(sq: &mut Sq, counter: u16, each: impl FnMut(u64)) -> Result<u32, NotPosted> {
+    let outstanding: Vec<u64> = sq.outstanding().map(|(_, cookie)| cookie).collect();
+    let released = sq.complete(counter)?;
+    outstanding.into_iter().take(released.requests as usize).for_each(each);
+    Ok(released.requests)
 }
 
 fn cq_fields_are_bounded(c: &Completion) {

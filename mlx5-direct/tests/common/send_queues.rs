@@ -2,7 +2,12 @@
 //! resets, memory windows, registers that several queues share.
 
 use super::sends::{describe, same, take_rq, take_sq, wqes};
-use super::{common::Rng, next, rig::Rig, take_cq};
+use super::{
+    common::{Rng, complete_each},
+    next,
+    rig::Rig,
+    take_cq,
+};
 use doorbell_sys::*;
 use mlx5_direct::{
     Completion, Cq, DataSeg, Rq, Sq, Syndrome, Wr,
@@ -91,12 +96,11 @@ pub(crate) fn both_ways(rig: &Rig) {
             let side = usize::from(completion.qpn() == rig.qpn(qps[1]));
             if let Some(counter) = completion.send_counter() {
                 assert!(matches!(completion, Completion::Send(_)), "{completion:?}");
-                sqs[side]
-                    .complete_each(counter, |cookie| {
-                        assert_eq!(cookie, released[side], "released in order");
-                        released[side] += 1;
-                    })
-                    .expect("posted");
+                complete_each(&mut sqs[side], counter, |cookie| {
+                    assert_eq!(cookie, released[side], "released in order");
+                    released[side] += 1;
+                })
+                .expect("posted");
                 continue;
             }
             let number = completion.slot().expect("a receive").0;
@@ -187,7 +191,7 @@ pub(crate) fn errors_and_reset(rig: &Rig) {
         let Completion::SendError(error) = next(&mut cq) else { panic!("an error") };
         assert_eq!(error.syndrome, Syndrome::RemoteAccess);
         let mut cookies = vec![];
-        assert_eq!(sqs[0].complete_each(error.wqe_counter, |c| cookies.push(c)), Ok(6));
+        assert_eq!(complete_each(&mut sqs[0], error.wqe_counter, |c| cookies.push(c)), Ok(6));
         assert_eq!(cookies, [0, 1, 2, 3, 4, 5]);
         for n in 6..10 {
             let Completion::SendError(error) = next(&mut cq) else { panic!("a flush") };
