@@ -27,6 +27,7 @@ use crate::{
 };
 
 mod clean;
+mod deliver;
 mod plain;
 mod resize;
 

@@ -7,7 +7,7 @@
 
 use core::ptr::NonNull;
 
-use crate::{barrier, queue_mem::Keep};
+use crate::{barrier, memory::Keep};
 
 /// The word of a doorbell record that holds the posted count: a running 16-bit count in a
 /// big-endian 32-bit word. SRQs and receive queues count WQEs; send queues count blocks of 64

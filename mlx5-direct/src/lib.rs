@@ -117,11 +117,15 @@
 
 mod be;
 mod dbrec;
+mod error;
 #[cfg(feature = "tokio")]
 mod event_future;
 mod log;
+mod memory;
+mod position;
 mod ring;
 mod table;
+mod take_over;
 mod uar;
 
 pub mod barrier;

@@ -12,154 +12,32 @@ use std::sync::Arc;
 
 use crate::{
     dbrec::{CounterDbRec, CqDbRec},
+    memory::Keep,
     uar::Uar,
     wqe,
 };
 
 mod entries;
-mod heap;
 mod image;
 mod qp;
 mod receives;
 mod sends;
 mod slots;
 mod staged;
-mod units;
 
-pub(crate) use entries::{CqeMem, CqeRef};
-pub use heap::{HeapMem, HeapView};
+pub use crate::{
+    error::LayoutError,
+    memory::{HeapMem, HeapView, Registers, Target, Units},
+};
+pub(crate) use entries::{CqeMem, CqeRef, MOST_SCATTERED};
 pub(crate) use image::{Place, WqeImage};
 pub use qp::{RqLayout, RqParts, SqCaps, SqLayout, SqParts, Transport};
 pub(crate) use receives::RqMem;
 pub use sends::Cookie;
-pub(crate) use sends::{Extra, ONE_BLOCK, Posted, REQUEST, REQUEST_SHIFT, SqMem, opaque};
+pub(crate) use sends::{Extra, Posted, SqMem, opaque};
 pub use slots::Cookies;
 pub(crate) use slots::{Fill, Words, WqeMem};
 pub(crate) use staged::{StagedHead, StagedMem, StagedRequest};
-pub use units::{Registers, Target, Units};
-pub(crate) use units::{Unit, inline_at};
-
-/// Keeps heap-backed queues alive; `None` if the memory belongs to a verbs object.
-pub(crate) type Keep = Option<Arc<HeapMem>>;
-
-/// Why a queue was refused before anything was written to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LayoutError {
-    /// The first unposted slot is not slot 0: something was posted through verbs.
-    #[error("SRQ head is {head}, not 0: hand the SRQ over before anything is posted to it")]
-    HeadNotZero {
-        /// The value that the library reported.
-        head: u32,
-    },
-    /// The doorbell record is not 0: something was posted through verbs.
-    #[error("SRQ doorbell record is {count}, not 0: hand the SRQ over before anything is posted to it")]
-    AlreadyPosted {
-        /// The value of the record.
-        count: u32,
-    },
-    /// Ring sizes are powers of two from 2 to 32,768.
-    #[error("SRQ ring of {wqe_count} slots: need a power of two from 2 to 32768")]
-    WqeCount {
-        /// Slots in the ring.
-        wqe_count: u32,
-    },
-    /// The slot size is a power of two of bytes, at least 32.
-    #[error("SRQ slot of {stride_bytes} bytes: need a power of two from 32 to 4096")]
-    WqeStride {
-        /// Bytes from one slot to the next.
-        stride_bytes: u32,
-    },
-    /// SRQ signatures need a checksum in every WQE, which this crate does not write.
-    #[error("SRQ signature mode is on: unset MLX5_SRQ_SIGNATURE and create the SRQ again")]
-    Signature,
-    /// CQ sizes are powers of two up to 2^23.
-    #[error("CQ of {cqe_count} entries: need a power of two up to 8388608")]
-    CqeCount {
-        /// Entries in the CQ.
-        cqe_count: u32,
-    },
-    /// CQ entries are 64 or 128 bytes.
-    #[error("CQ entry of {cqe_bytes} bytes: only 64 and 128 are known")]
-    CqeBytes {
-        /// Bytes of an entry.
-        cqe_bytes: u32,
-    },
-    /// Send queues have a power of two of blocks, up to 32,768.
-    #[error("send queue of {block_count} blocks: need a power of two up to 32768")]
-    BlockCount {
-        /// Blocks in the ring.
-        block_count: u32,
-    },
-    /// Blocks of a send queue have 64 bytes.
-    #[error("send queue blocks of {stride_bytes} bytes: only 64 is known")]
-    BlockStride {
-        /// Bytes from one block to the next.
-        stride_bytes: u32,
-    },
-    /// Receive queues have a power of two of slots, up to 32,768.
-    #[error("receive queue of {wqe_count} slots: need a power of two up to 32768")]
-    ReceiveWqeCount {
-        /// Slots in the ring.
-        wqe_count: u32,
-    },
-    /// The size of a receive slot is a power of two of bytes, at least 16.
-    #[error("receive slot of {stride_bytes} bytes: need a power of two from 16 to 4096")]
-    ReceiveStride {
-        /// Bytes from one slot to the next.
-        stride_bytes: u32,
-    },
-    /// The requested number of requests does not fit the ring.
-    #[error("{max_requests} requests in a ring of {block_count}: need 1 to as many")]
-    MaxRequests {
-        /// Requests posted at a time.
-        max_requests: u32,
-        /// Blocks or slots in the ring.
-        block_count: u32,
-    },
-    /// A send register has two halves of 256 bytes, or takes 8-byte doorbells only.
-    #[error("send register of {register_bytes} bytes: only 256 and 0 are known")]
-    RegisterBytes {
-        /// Bytes of one half.
-        register_bytes: u32,
-    },
-    /// The send word of the doorbell record is not 0: something was posted through verbs.
-    #[error("send doorbell record is {count}, not 0: hand the QP over before anything is posted to it")]
-    SendQueueUsed {
-        /// The value of the record.
-        count: u32,
-    },
-    /// The receive word of the doorbell record is not 0: something was posted through verbs.
-    #[error("receive doorbell record is {count}, not 0: hand the QP over before anything is posted to it")]
-    ReceiveQueueUsed {
-        /// The value of the record.
-        count: u32,
-    },
-    /// This crate does not drive QPs of this type, or the QP was opened by `ibv_open_qp`.
-    #[error("QP type {qp_type}: only RC, UC, UD and XRC send QPs are driven directly")]
-    QpType {
-        /// `ibv_qp_type`.
-        qp_type: u32,
-    },
-    /// QP signatures need a checksum in every WQE, which this crate does not write.
-    #[error("QP signature mode is on: unset MLX5_QP_SIGNATURE and create the QP again")]
-    QpSignature,
-    /// The QP was created without this queue, or receives from an SRQ.
-    #[error("the QP has no {what} queue of its own")]
-    NoQueue {
-        /// `send` or `receive`.
-        what: &'static str,
-    },
-    /// The queue's memory, or a table that belongs to the queue, cannot be allocated.
-    #[error("no memory for the queue")]
-    NoMemory,
-    /// A pointer is null or does not have the alignment that the device needs.
-    #[error("the {what} is null or misaligned")]
-    Pointer {
-        /// Which pointer.
-        what: &'static str,
-    },
-}
 
 /// A checked SRQ: ring memory and doorbell record, nothing posted yet. Not `Clone`: there is one
 /// poster.
@@ -212,9 +90,8 @@ impl SrqLayout {
     pub fn on_heap(wqe_count: u32, stride_bytes: u32) -> Result<(Self, HeapView), LayoutError> {
         check_ring(wqe_count, stride_bytes)?;
         let ring_bytes = wqe_count as usize * stride_bytes as usize;
-        let mem = Arc::new(HeapMem::new(ring_bytes, 64)?);
-        let parts =
-            SrqParts { buf: mem.base.as_ptr(), dbrec: mem.tail(0).cast(), wqe_count, stride_bytes, srqn: 0 };
+        let mem = Arc::new(HeapMem::new(ring_bytes)?);
+        let parts = SrqParts { buf: mem.ring(), dbrec: mem.record(), wqe_count, stride_bytes, srqn: 0 };
         // SAFETY: both pointers are inside `mem`, which the layout keeps alive. Users of `HeapMem`
         // promised in `HeapView::device` to access it only as a device does.
         let layout = unsafe { Self::checked(parts, Some(Arc::clone(&mem))) }?;
@@ -313,20 +190,19 @@ impl CqLayout {
     pub fn on_heap(cqe_count: u32, cqe_bytes: u32) -> Result<(Self, HeapView), LayoutError> {
         check_cq(cqe_count, cqe_bytes)?;
         let queue_bytes = cqe_count as usize * cqe_bytes as usize;
-        let mem = Arc::new(HeapMem::new(queue_bytes, 192)?);
+        let mem = Arc::new(HeapMem::new(queue_bytes)?);
         for n in 1..=cqe_count as usize {
             mem.store_u8(n * cqe_bytes as usize - 1, 0xf0);
         }
         let parts = CqParts {
-            buf: mem.base.as_ptr(),
-            dbrec: mem.tail(0).cast(),
-            uar: mem.tail(64),
+            buf: mem.ring(),
+            dbrec: mem.record(),
+            uar: mem.registers(),
             cqe_count,
             cqe_bytes,
             cqn: 1,
         };
-        // SAFETY: as in `SrqLayout::on_heap`; the record and the register page are the 192 bytes
-        // behind the entries.
+        // SAFETY: as in `SrqLayout::on_heap`; the registers have room for the one at offset 0x20.
         let layout = unsafe { Self::checked(parts, Some(Arc::clone(&mem))) }?;
         Ok((layout, HeapView(mem)))
     }

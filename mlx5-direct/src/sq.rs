@@ -37,9 +37,9 @@ use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
 use crate::{
     dbrec::CounterDbRec,
-    queue_mem::{
-        Cookie, Posted, REQUEST, REQUEST_SHIFT, Registers, SqCaps, SqLayout, SqMem, Target, Transport,
-    },
+    memory::{Registers, Target},
+    position::{REQUEST, REQUEST_SHIFT, block},
+    queue_mem::{Cookie, Posted, SqCaps, SqLayout, SqMem, Transport},
     uar::{BLUEFLAME_BYTES, SendRegister},
     wqe::{
         DataSeg, SEGMENT_BYTES,
@@ -60,12 +60,6 @@ pub use chain::Chain;
 pub use list::{WrError, WrListError};
 pub use prepared::{Field, PayloadError, Prepared, Template};
 pub use staged::Staged;
-
-/// The block of a position.
-#[inline(always)]
-fn block(position: u64) -> u32 {
-    u32::from(position as u16)
-}
 
 /// Inline bytes that fit into one block behind a control segment.
 const SHORT_INLINE: u32 = ((BLOCK_UNITS - 1) * SEGMENT_BYTES - INLINE_HEADER_BYTES) as u32;

@@ -26,6 +26,7 @@ use crate::{
 mod fill;
 mod modes;
 
+pub use crate::error::DepthError;
 pub use modes::{RebindError, Unbound};
 
 /// Every usable slot is in use: return completed ones, or raise the depth.
@@ -54,36 +55,6 @@ impl From<Full> for PostError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("slot {} is not in use", .0.0)]
 pub struct NotInUse(pub WqeIndex);
-
-/// The requested depth is not possible.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DepthError {
-    /// The depth is more than the ring holds; one slot always stays unposted.
-    #[error("depth {asked} is outside 1 to {max}, the ring's limit")]
-    OutOfRange {
-        /// The requested depth.
-        asked: u32,
-        /// Slots in the ring, less one.
-        max: u32,
-    },
-    /// The depth is less than the number of slots in use.
-    #[error("depth {asked} is below the {in_use} slots in use")]
-    BelowInUse {
-        /// The requested depth.
-        asked: u32,
-        /// Slots in use.
-        in_use: u32,
-    },
-    /// The tables that keep track of slots cannot be allocated.
-    #[error("no memory for the tables of the SRQ")]
-    NoMemory,
-    /// The mode can only be chosen while nothing is posted.
-    #[error("{in_use} slots are in use: choose the mode before posting")]
-    NotIdle {
-        /// Slots in use.
-        in_use: u32,
-    },
-}
 
 /// A batch that was cut short. The receives before the failed one are posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

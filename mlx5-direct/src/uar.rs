@@ -16,11 +16,12 @@ use std::{
 
 use crate::{
     barrier,
-    queue_mem::{Keep, ONE_BLOCK, Unit},
+    memory::{Keep, Unit},
+    position::ONE_BLOCK,
 };
 
 /// Offset of the CQ doorbell register in the page (`MLX5_CQ_DOORBELL`), in bytes.
-pub(crate) const CQ_DOORBELL_OFFSET: usize = 0x20;
+const CQ_DOORBELL_OFFSET: usize = 0x20;
 
 /// The register page through which a CQ is armed.
 #[derive(Debug)]

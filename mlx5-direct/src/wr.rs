@@ -17,12 +17,12 @@ mod data;
 
 use data::EightBytes;
 pub use data::{Data, Inline, InlineParts};
-pub(crate) use data::{Sges, inline_units};
+pub(crate) use data::{Sges, inline_units, sealed::Sealed};
 
 use doorbell_sys::ibv_sge;
 
 use crate::{
-    queue_mem::{Registers, Target, Units},
+    memory::{Registers, Target, Units},
     wqe::{
         DataSeg, KeyedSeg,
         send::{

@@ -14,8 +14,8 @@ mod attacks {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     use mlx5_direct::{
-        Bound, Completion, Cq, CqLayout, DataSeg, Rq, RqLayout, SendError, Sq, SqLayout, Srq,
-        SrqLayout, WqeIndex,
+        Bound, Completion, Cq, CqLayout, DataSeg, Rq, RqLayout, SendError, Sq, SqLayout, Srq, SrqLayout,
+        WqeIndex,
         wr::{AddressVector, Inline, InlineParts, Remote, Wr},
     };
 

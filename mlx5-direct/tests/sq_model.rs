@@ -304,7 +304,7 @@ impl Session {
     /// starts at `last`. Clears the register.
     fn check_ring(&mut self, posted: usize, last: u16, units: usize) {
         assert_eq!(self.mem.load_be32(self.mem.dbrec_offset()), u32::from(self.next), "the record");
-        let register = self.mem.send_register_offset();
+        let register = self.mem.register_offset();
         let halves: Vec<Vec<u8>> = (0..2)
             .map(|half| (0..256).map(|n| self.mem.load_u8(register + half * 256 + n)).collect())
             .collect();

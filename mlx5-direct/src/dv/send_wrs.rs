@@ -6,7 +6,7 @@ use doorbell_sys::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
 use crate::{
     wqe::{DataSeg, send::flag},
-    wr::{AddressVector, Bind},
+    wr::{AddressVector, Bind, Sealed},
 };
 
 /// The send work requests of a chain, in order.
@@ -218,6 +218,8 @@ impl<'a> SendWr<'a> {
 #[derive(Clone, Copy)]
 #[expect(missing_debug_implementations, reason = "`ibv_sge` has none")]
 pub struct InlineSges<'a>(&'a [ibv_sge]);
+
+impl Sealed for InlineSges<'_> {}
 
 impl<'a> InlineSges<'a> {
     /// Bytes of all pieces.

@@ -1,9 +1,11 @@
 //! A prepared WQE: its units outside the ring.
 
-use super::units::{Unit, Units};
-use crate::wqe::{
-    SEGMENT_BYTES,
-    send::{BLOCK_UNITS, INLINE_HEADER_BYTES, MAX_UNITS},
+use crate::{
+    memory::{Unit, Units},
+    wqe::{
+        SEGMENT_BYTES,
+        send::{BLOCK_UNITS, INLINE_HEADER_BYTES, MAX_UNITS},
+    },
 };
 
 /// A WQE of up to four blocks outside the ring, without QP number and block number.

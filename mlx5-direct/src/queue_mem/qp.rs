@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{HeapMem, HeapView, Keep, LayoutError, RqMem, SqMem, aligned};
+use super::{RqMem, SqMem, aligned};
 use crate::{
     dbrec::CounterDbRec,
+    error::LayoutError,
+    memory::{HeapMem, HeapView, Keep},
     uar::{BLUEFLAME_BYTES, SendRegister},
     wqe::{
         MAX_WQE_COUNT, SEGMENT_BYTES,
@@ -113,14 +115,12 @@ impl SqLayout {
     ) -> Result<(Self, HeapView), LayoutError> {
         check_blocks(block_count, &caps)?;
         let ring_bytes = block_count as usize * BLOCK_BYTES;
-        // The register is behind the ring and the record, aligned to both halves together.
-        let register_offset = (ring_bytes + 64).next_multiple_of(2 * BLUEFLAME_BYTES as usize) - ring_bytes;
-        let mem = Arc::new(HeapMem::new(ring_bytes, register_offset + 2 * BLUEFLAME_BYTES as usize)?);
+        let mem = Arc::new(HeapMem::new(ring_bytes)?);
         let parts = SqParts {
-            buf: mem.base.as_ptr(),
-            dbrec: mem.tail(0).cast(),
+            buf: mem.ring(),
+            dbrec: mem.record(),
             block_count,
-            register: mem.tail(register_offset),
+            register: mem.registers(),
             register_bytes,
             blueflame: true,
             qpn: 0x42,
@@ -233,10 +233,10 @@ impl RqLayout {
     /// A [`LayoutError`] if a device does not support a size.
     pub fn on_heap(wqe_count: u32, stride_bytes: u32) -> Result<(Self, HeapView), LayoutError> {
         check_slots(wqe_count, stride_bytes, wqe_count)?;
-        let mem = Arc::new(HeapMem::new(wqe_count as usize * stride_bytes as usize, 64)?);
+        let mem = Arc::new(HeapMem::new(wqe_count as usize * stride_bytes as usize)?);
         let parts = RqParts {
-            buf: mem.base.as_ptr(),
-            dbrec: mem.tail(0).cast(),
+            buf: mem.ring(),
+            dbrec: mem.record(),
             wqe_count,
             stride_bytes,
             max_requests: wqe_count,

@@ -6,8 +6,8 @@
 use core::ptr::NonNull;
 use std::collections::TryReserveError;
 
-use super::Keep;
 use crate::{
+    memory::Keep,
     table::table,
     wqe::{DataSeg, KeyedSeg, SEGMENT_BYTES},
 };

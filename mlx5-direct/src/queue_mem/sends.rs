@@ -8,12 +8,11 @@
 use core::{marker::PhantomData, ptr::NonNull};
 use std::collections::TryReserveError;
 
-use super::{
-    Keep, WqeImage,
-    units::{Registers, Unit, Units, add_units, or_units, unit},
-};
+use super::WqeImage;
 use crate::{
     dbrec::CounterDbRec,
+    memory::{Keep, Registers, Unit, Units, add_units, or_units, unit},
+    position::ONE_BLOCK,
     table::table,
     uar::SendRegister,
     wqe::{
@@ -21,10 +20,6 @@ use crate::{
         send::{BLOCK_BYTES, BLOCK_UNITS, MAX_UNITS},
     },
 };
-
-/// The value that one request adds to a position of the queue: see [`Sq`](crate::Sq).
-pub(crate) const REQUEST: u64 = 1 << REQUEST_SHIFT;
-pub(crate) const REQUEST_SHIFT: u32 = 16;
 
 /// The record of a request, stored at the number of its first block.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,9 +44,6 @@ impl<C> Posted<C> {
 pub trait Cookie: Copy + Default + core::fmt::Debug {}
 
 impl<C: Copy + Default + core::fmt::Debug> Cookie for C {}
-
-/// What a request of one block adds to the position.
-pub(crate) const ONE_BLOCK: u64 = REQUEST + 1;
 
 /// What a prepared request adds to the position in addition to [`ONE_BLOCK`], where the position is
 /// compared with the limit.

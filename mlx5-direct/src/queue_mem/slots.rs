@@ -14,9 +14,9 @@ use std::{
 
 use doorbell_sys::ibv_sge;
 
-use super::Keep;
 use crate::{
     be::Be16,
+    memory::Keep,
     table::table,
     wqe::{self, DataSeg, KeyedSeg, WqeIndex},
 };

@@ -7,8 +7,8 @@
 use core::marker::PhantomData;
 use std::collections::TryReserveError;
 
-use super::units::{Unit, Units, unit};
 use crate::{
+    memory::{Unit, Units, unit},
     table::table,
     wqe::{
         SEGMENT_BYTES,

@@ -1,8 +1,10 @@
 //! Many requests with one barrier, one record and one doorbell.
 
-use super::{REQUEST_SHIFT, SendBatchError, SendError, Sq, block};
+use super::{SendBatchError, SendError, Sq};
 use crate::{
-    queue_mem::{Cookie, Posted, REQUEST, Target, opaque},
+    memory::Target,
+    position::{REQUEST, REQUEST_SHIFT, block},
+    queue_mem::{Cookie, Posted, opaque},
     wqe::send::BLOCK_UNITS,
     wr::{Data, Wr},
 };

@@ -1,7 +1,8 @@
 //! Several requests of any types with one doorbell.
 
-use super::{REQUEST_SHIFT, SendError, Sq, block};
+use super::{SendError, Sq};
 use crate::{
+    position::{REQUEST_SHIFT, block},
     queue_mem::Cookie,
     wqe::send::BLOCK_UNITS,
     wr::{Data, Wr},

@@ -2,10 +2,12 @@
 
 use doorbell_sys::{ibv_send_flags, ibv_wr_opcode};
 
-use super::{REQUEST_SHIFT, SendError, Sq, block};
+use super::{SendError, Sq};
 use crate::{
     dv::{InlineSges, PlainSend, SendWr, SendWrs},
-    queue_mem::{Registers, Target, Transport},
+    memory::{Registers, Target},
+    position::{REQUEST_SHIFT, block},
+    queue_mem::Transport,
     wqe::{
         SEGMENT_BYTES,
         send::{Ctrl, INLINE_HEADER_BYTES, opcode},
@@ -312,7 +314,7 @@ impl Data for InlineSges<'_> {
     }
 
     #[inline(always)]
-    fn write(self, out: &mut crate::queue_mem::Units<'_>) {
+    fn write(self, out: &mut crate::memory::Units<'_>) {
         out.push_inline_parts(self.parts());
     }
 }

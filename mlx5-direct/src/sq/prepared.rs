@@ -1,8 +1,10 @@
 //! A WQE that is built once and posted often.
 
-use super::{SendError, Sq, block};
+use super::{SendError, Sq};
 use crate::{
-    queue_mem::{Cookie, Extra, Place, Posted, REQUEST, Target, WqeImage, inline_at},
+    memory::{Target, inline_at},
+    position::{REQUEST, block},
+    queue_mem::{Cookie, Extra, Place, Posted, WqeImage},
     wqe::{
         DataSeg,
         send::{BLOCK_UNITS, flag, flags_word},

@@ -9,10 +9,12 @@ use std::collections::TryReserveError;
 
 use doorbell_sys::ibv_send_flags;
 
-use super::{Sq, WrError, block};
+use super::{Sq, list::WrError};
 use crate::{
     dv::ctrl_flags,
-    queue_mem::{Posted, REQUEST, StagedHead, StagedMem, StagedRequest, Target, Transport},
+    memory::Target,
+    position::{REQUEST, block},
+    queue_mem::{Posted, StagedHead, StagedMem, StagedRequest, Transport},
     wqe::{
         DataSeg, SEGMENT_BYTES,
         send::{BLOCK_UNITS, Ctrl, INLINE_HEADER_BYTES, XrcSeg, flag, flags_word},

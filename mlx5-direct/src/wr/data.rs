@@ -3,7 +3,7 @@
 use doorbell_sys::ibv_sge;
 
 use crate::{
-    queue_mem::{Registers, Target, Units},
+    memory::{Registers, Target, Units},
     wqe::{DataSeg, KeyedSeg, SEGMENT_BYTES, send::INLINE_HEADER_BYTES},
 };
 
@@ -34,7 +34,7 @@ pub trait Data: Copy + sealed::Sealed {
     }
 }
 
-mod sealed {
+pub(crate) mod sealed {
     pub trait Sealed {}
     impl Sealed for () {}
     impl Sealed for super::Inline<'_> {}
@@ -45,7 +45,6 @@ mod sealed {
     impl<const N: usize> Sealed for [super::KeyedSeg; N] {}
     impl Sealed for super::Sges<'_> {}
     impl Sealed for super::EightBytes<'_> {}
-    impl Sealed for crate::dv::InlineSges<'_> {}
 }
 
 /// Bytes that are copied into the WQE: the slice may change as soon as the request is posted. A

@@ -8,8 +8,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use mlx5_direct::{
-    AnySegments, Completion, Cq, CqLayout, DataSeg, HeapMem, HeapView, NotPosted, PostError, Sq, SqLayout, Srq,
-    SrqLayout, Wr, wr::Inline,
+    AnySegments, Completion, Cq, CqLayout, DataSeg, HeapMem, HeapView, NotPosted, PostError, Sq, SqLayout,
+    Srq, SrqLayout, Wr, wr::Inline,
 };
 
 pub(crate) mod threads;
@@ -188,7 +188,7 @@ impl CqDevice {
     }
 
     pub(crate) fn doorbell(&self) -> u64 {
-        self.mem.load_be64(self.mem.cq_doorbell_offset())
+        self.mem.load_be64(self.mem.register_offset() + 0x20)
     }
 
     /// Entries that the device may write before software returns entries.

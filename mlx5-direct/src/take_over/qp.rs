@@ -1,21 +1,17 @@
-//! QPs and address handles of verbs.
+//! The queues of QPs.
 
 use core::{ffi::c_int, mem::zeroed};
-use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 
-use doorbell_sys::{
-    ibv_ah, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr,
-    ibv_qp_type,
-};
+use doorbell_sys::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_type};
 
-use super::{DvError, abi, checked, lib_for, require};
 use crate::{
+    dv::{DvError, abi, checked, lib_for, require},
+    error::LayoutError,
     log::taken_over,
-    queue_mem::{LayoutError, RqLayout, RqParts, SqCaps, SqLayout, SqParts, Transport},
+    queue_mem::{RqLayout, RqParts, SqCaps, SqLayout, SqParts, Transport},
     rq::Rq,
     sq::Sq,
     wqe::send::BLOCK_BYTES,
-    wr::{AddressVector, Bind},
 };
 
 /// What libmlx5 reports about a QP.
@@ -234,7 +230,7 @@ impl Rq {
     /// SRQ.
     ///
     /// Unless the QP was made without scatter to CQE
-    /// ([`create_qp_without_scatter`](super::create_qp_without_scatter)), small messages complete
+    /// ([`create_qp_without_scatter`](crate::dv::create_qp_without_scatter)), small messages complete
     /// as [`Completion::RecvScattered`](crate::Completion::RecvScattered).
     ///
     /// # Errors
@@ -270,64 +266,5 @@ impl Rq {
         // SAFETY: passed on to the caller.
         let queue = unsafe { describe(qp.cast()).and_then(|qp| RqLayout::of(&qp, max_requests)) };
         taken_over("receive queue", queue.map(Self::new), |rq| (rq.qpn(), rq.max_requests()))
-    }
-}
-
-/// Distance from an `ibv_ah` to its address vector, in bytes; 0 until it is known. libmlx5 keeps
-/// both in one struct.
-static AV_DISTANCE: AtomicIsize = AtomicIsize::new(0);
-
-impl AddressVector {
-    /// The path of an address handle. The first call asks `mlx5dv_init_obj`; later calls copy 48
-    /// bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`DvError`]: no libmlx5, not an mlx5 device.
-    ///
-    /// # Safety
-    ///
-    /// `ah` is a live address handle, as the `*mut ibv_ah` of any crate that declares that type.
-    pub unsafe fn from_verbs<T>(ah: *mut T) -> Result<Self, DvError> {
-        let ah: *mut ibv_ah = require(ah.cast(), "address handle")?;
-        let mut distance = AV_DISTANCE.load(Relaxed);
-        if distance == 0 {
-            // SAFETY: a live handle, which has a live context.
-            let lib = unsafe { lib_for((*ah).context) }?;
-            // SAFETY: integers and pointers only, for which zero is a value.
-            let (mut obj, mut out): (abi::DvObj, abi::DvAh) = unsafe { (zeroed(), zeroed()) };
-            obj.ah = abi::DvPair { object: ah.cast(), out: (&raw mut out).cast() };
-            // SAFETY: a live handle and structs at least as large as the library's.
-            checked("mlx5dv_init_obj(AH)", unsafe { (lib.init_obj)(&mut obj, abi::OBJ_AH) })?;
-            distance = (out.av as isize).wrapping_sub(ah as isize);
-            AV_DISTANCE.store(distance, Relaxed);
-        }
-        let av = ah.cast::<u8>().wrapping_offset(distance).cast::<[u64; 6]>();
-        // SAFETY: these are the 48 bytes of the handle's address vector. All handles of libmlx5
-        // have the same struct, and the vector does not change while the handle lives.
-        Ok(Self::from_words(unsafe { av.read_unaligned() }))
-    }
-}
-
-impl Bind {
-    /// The binding of a window with a new remote key, as `ibv_wr_bind_mw` describes it.
-    ///
-    /// # Safety
-    ///
-    /// `mw` is a live window and `info` a valid description with a live region or none, as the
-    /// `*mut ibv_mw` and `*const ibv_mw_bind_info` of any crate that declares these types.
-    pub unsafe fn from_verbs<W, I>(mw: *mut W, new_rkey: u32, info: *const I) -> Self {
-        // SAFETY: valid by contract.
-        let (mw, info) = unsafe { (&*mw.cast::<ibv_mw>(), &*info.cast::<ibv_mw_bind_info>()) };
-        Self {
-            rkey: mw.rkey,
-            new_rkey,
-            type2: mw.type_ == ibv_mw_type::IBV_MW_TYPE_2,
-            // SAFETY: null or live by contract.
-            lkey: unsafe { info.mr.as_ref() }.map_or(0, |mr| mr.lkey),
-            addr: info.addr,
-            len: info.length,
-            access: info.mw_access_flags,
-        }
     }
 }

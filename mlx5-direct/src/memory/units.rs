@@ -282,7 +282,7 @@ impl Units<'_> {
     /// `left` units from `at` on are valid for writes, and used by nobody else, while the value
     /// lives. `at` is 8-byte aligned.
     #[inline(always)]
-    pub(super) unsafe fn new(at: *mut u8, left: usize) -> Self {
+    pub(crate) unsafe fn new(at: *mut u8, left: usize) -> Self {
         Self { at, left, _memory: PhantomData }
     }
 

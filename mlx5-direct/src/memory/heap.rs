@@ -6,19 +6,23 @@ use std::{
     sync::Arc,
 };
 
-use super::LayoutError;
-use crate::uar::{BLUEFLAME_BYTES, CQ_DOORBELL_OFFSET};
+use crate::error::LayoutError;
 
-/// Zeroed heap memory in the role of queue memory: a ring, then doorbell records, then a register
-/// page.
+/// Bytes of the registers: both halves of a send register.
+const REGISTER_BYTES: usize = 512;
+
+/// Zeroed heap memory in the role of queue memory: a ring, then its doorbell record, then registers.
 ///
 /// Its methods are the device's side: volatile, bounds-checked accesses at byte offsets.
 /// [`HeapView::device`] gives access to them.
 #[derive(Debug)]
 pub struct HeapMem {
-    pub(super) base: NonNull<u8>,
+    base: NonNull<u8>,
     layout: Layout,
-    ring_bytes: usize,
+    /// Offset of the doorbell record.
+    record: usize,
+    /// Offset of the registers.
+    registers: usize,
 }
 
 // SAFETY: a heap block belongs to no thread.
@@ -55,7 +59,7 @@ unsafe impl Sync for HeapMem {}
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct HeapView(pub(super) Arc<HeapMem>);
+pub struct HeapView(pub(crate) Arc<HeapMem>);
 
 impl HeapView {
     /// The memory as the device sees it.
@@ -89,16 +93,29 @@ macro_rules! heap_access {
 }
 
 impl HeapMem {
-    pub(super) fn new(ring_bytes: usize, tail_bytes: usize) -> Result<Self, LayoutError> {
-        let ring_bytes = ring_bytes.next_multiple_of(64);
-        let layout = Layout::from_size_align(ring_bytes + tail_bytes, 4096).expect("queue sizes are bounded");
+    pub(crate) fn new(ring_bytes: usize) -> Result<Self, LayoutError> {
+        let record = ring_bytes.next_multiple_of(64);
+        let registers = (record + 64).next_multiple_of(REGISTER_BYTES);
+        let layout =
+            Layout::from_size_align(registers + REGISTER_BYTES, 4096).expect("queue sizes are bounded");
         // SAFETY: the size is not zero.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(LayoutError::NoMemory)?;
-        Ok(Self { base, layout, ring_bytes })
+        Ok(Self { base, layout, record, registers })
     }
 
-    pub(super) fn tail(&self, offset: usize) -> *mut u8 {
-        self.base.as_ptr().wrapping_add(self.ring_bytes + offset)
+    /// The start of the ring.
+    pub(crate) fn ring(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// The doorbell record.
+    pub(crate) fn record(&self) -> *mut u32 {
+        self.base.as_ptr().wrapping_add(self.record).cast()
+    }
+
+    /// The registers, aligned to their size.
+    pub(crate) fn registers(&self) -> *mut u8 {
+        self.base.as_ptr().wrapping_add(self.registers)
     }
 
     fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
@@ -119,18 +136,13 @@ impl HeapMem {
     /// Byte offset of the first doorbell record word: the count of an SRQ, a send queue or a
     /// receive queue, or the consumer index of a CQ (its arm word is 4 bytes further).
     pub fn dbrec_offset(&self) -> usize {
-        self.ring_bytes
+        self.record
     }
 
-    /// Byte offset of the first half of a send queue's register. The second half is 256 bytes
-    /// further.
-    pub fn send_register_offset(&self) -> usize {
-        (self.ring_bytes + 64).next_multiple_of(2 * BLUEFLAME_BYTES as usize)
-    }
-
-    /// Byte offset of a CQ's doorbell register.
-    pub fn cq_doorbell_offset(&self) -> usize {
-        self.ring_bytes + 64 + CQ_DOORBELL_OFFSET
+    /// Byte offset of the registers: of a send queue, its first half, which the second half follows
+    /// 256 bytes further; of a CQ, its register page.
+    pub fn register_offset(&self) -> usize {
+        self.registers
     }
 }
 
@@ -140,8 +152,3 @@ impl Drop for HeapMem {
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }
-
-const _: () = {
-    // The register must fit into the page part that `CqLayout::on_heap` sets aside.
-    assert!(CQ_DOORBELL_OFFSET + 8 <= 128);
-};
