@@ -7,57 +7,63 @@
 
 use core::ptr::NonNull;
 
-use crate::{barrier, memory::Keep};
+use volatile::{VolatilePtr, access::WriteOnly};
+
+use crate::{
+    barrier,
+    be::{Be16, Be32},
+    memory::Keep,
+};
 
 /// The word of a doorbell record that holds the posted count: a running 16-bit count in a
 /// big-endian 32-bit word. SRQs and receive queues count WQEs; send queues count blocks of 64
 /// bytes.
 #[derive(Debug)]
 pub(crate) struct CounterDbRec {
-    word: NonNull<u32>,
+    /// The halves of the word. The second holds the count; the first was 0 when the queue was taken
+    /// over and stays 0.
+    halves: VolatilePtr<'static, [Be16; 2], WriteOnly>,
     _keep: Keep,
 }
 
 // SAFETY: the record is only stored to through `&mut self` and holds no state that belongs to a
 // thread.
 unsafe impl Send for CounterDbRec {}
-// SAFETY: a shared reference only loads the word. Stores need `&mut self`, so none happens
-// meanwhile.
+// SAFETY: a shared reference gives no access to the word.
 unsafe impl Sync for CounterDbRec {}
 
 impl CounterDbRec {
+    /// A record of which nothing was posted. Otherwise the count is the error.
+    ///
     /// # Safety
     ///
     /// `word` is 4-byte aligned and valid for reads and writes while the value lives, and only this
     /// value stores to it.
-    pub(crate) unsafe fn new(word: NonNull<u32>, keep: Keep) -> Self {
-        Self { word, _keep: keep }
-    }
-
-    /// The count in the record now; only for checks at creation.
-    pub(crate) fn load(&self) -> u32 {
-        // SAFETY: valid and aligned by the contract of `new`.
-        u32::from_be(unsafe { self.word.as_ptr().read_volatile() })
+    pub(crate) unsafe fn new(word: NonNull<u32>, keep: Keep) -> Result<Self, u32> {
+        // SAFETY: valid and aligned by contract.
+        let count = unsafe { VolatilePtr::new_read_only(word.cast::<Be32>()) }.read().get();
+        if count != 0 {
+            return Err(count);
+        }
+        // SAFETY: as above.
+        let halves = unsafe { VolatilePtr::new_restricted(WriteOnly, word.cast()) };
+        Ok(Self { halves, _keep: keep })
     }
 
     /// Makes every WQE written so far visible, then tells the device that `count` WQEs or blocks
     /// were posted in total (mod 65,536).
-    ///
-    /// Stores the low half of the word, its last two bytes. The high half was 0 when the queue was
-    /// taken over and stays 0.
     #[inline(always)]
     pub(crate) fn publish(&mut self, count: u16) {
         barrier::to_device();
-        // SAFETY: inside the word, valid by the contract of `new`, and 2-byte aligned; exclusive
-        // through `&mut self`.
-        unsafe { self.word.cast::<u16>().as_ptr().add(1).write_volatile(count.to_be()) };
+        // SAFETY: the second of two halves.
+        unsafe { self.halves.map(|halves| halves.cast::<Be16>().add(1)) }.write(Be16::new(count));
     }
 }
 
 /// A CQ's doorbell record: word 0 is the consumer index, word 1 the arm request.
 #[derive(Debug)]
 pub(crate) struct CqDbRec {
-    words: NonNull<[u32; 2]>,
+    words: VolatilePtr<'static, [Be32; 2], WriteOnly>,
     _keep: Keep,
 }
 
@@ -70,6 +76,8 @@ impl CqDbRec {
     /// `words` is 4-byte aligned and valid for writes while the value lives, and only this value
     /// stores to it.
     pub(crate) unsafe fn new(words: NonNull<[u32; 2]>, keep: Keep) -> Self {
+        // SAFETY: valid and aligned by contract.
+        let words = unsafe { VolatilePtr::new_restricted(WriteOnly, words.cast()) };
         Self { words, _keep: keep }
     }
 
@@ -77,16 +85,15 @@ impl CqDbRec {
     #[inline(always)]
     pub(crate) fn release(&mut self, consumer_index: u32) {
         barrier::release_to_device();
-        // SAFETY: valid and aligned by the contract of `new`; exclusive through `&mut self`.
-        unsafe { self.words.cast::<u32>().as_ptr().write_volatile((consumer_index & 0x00ff_ffff).to_be()) };
+        // SAFETY: the first of two words.
+        unsafe { self.words.map(NonNull::cast::<Be32>) }.write(Be32::new(consumer_index & 0x00ff_ffff));
     }
 
     /// Writes the arm request. The register store that follows must come after a
     /// [`flush_write_combining`](barrier::flush_write_combining);
     /// [`Uar::arm_cq`](crate::uar::Uar::arm_cq) executes it.
     pub(crate) fn request_event(&mut self, request: u32) {
-        // SAFETY: the second word is inside the two-word record of `new`; exclusive through `&mut
-        // self`.
-        unsafe { self.words.cast::<u32>().as_ptr().add(1).write_volatile(request.to_be()) };
+        // SAFETY: the second of two words.
+        unsafe { self.words.map(|words| words.cast::<Be32>().add(1)) }.write(Be32::new(request));
     }
 }

@@ -10,6 +10,8 @@
 use core::ptr::NonNull;
 use std::sync::Arc;
 
+use volatile::VolatilePtr;
+
 use crate::{
     dbrec::{CounterDbRec, CqDbRec},
     memory::Keep,
@@ -107,11 +109,9 @@ impl SrqLayout {
         let wqes = unsafe { WqeMem::new(base, parts.wqe_count, parts.stride_bytes, keep.clone()) }
             .map_err(|_| LayoutError::NoMemory)?;
         // SAFETY: valid and exclusive by the caller's contract, alignment checked above.
-        let dbrec = unsafe { CounterDbRec::new(word, keep) };
-        match dbrec.load() {
-            0 => Ok(Self { wqes, dbrec, srqn: parts.srqn }),
-            count => Err(LayoutError::AlreadyPosted { count }),
-        }
+        let dbrec =
+            unsafe { CounterDbRec::new(word, keep) }.map_err(|count| LayoutError::AlreadyPosted { count })?;
+        Ok(Self { wqes, dbrec, srqn: parts.srqn })
     }
 
     /// Slots in the ring. One slot fewer can be posted at a time.
@@ -254,7 +254,7 @@ impl CqBuffer {
         // bytes of entry 0. Valid by contract, sizes checked above.
         unsafe {
             for n in 1..=cqe_count as usize {
-                base.add(n * cqe_bytes as usize - 1).write_volatile(0xf0);
+                VolatilePtr::new(base.add(n * cqe_bytes as usize - 1)).write(0xf0);
             }
             let fields = base.add(cqe_bytes as usize - 64);
             Ok(Self(CqeMem::new(fields, cqe_count, cqe_bytes, None)))

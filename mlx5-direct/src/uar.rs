@@ -14,8 +14,11 @@ use std::{
     },
 };
 
+use volatile::{VolatilePtr, access::WriteOnly};
+
 use crate::{
     barrier,
+    be::Be64,
     memory::{Keep, Unit},
     position::ONE_BLOCK,
 };
@@ -23,10 +26,10 @@ use crate::{
 /// Offset of the CQ doorbell register in the page (`MLX5_CQ_DOORBELL`), in bytes.
 const CQ_DOORBELL_OFFSET: usize = 0x20;
 
-/// The register page through which a CQ is armed.
+/// The register through which a CQ is armed.
 #[derive(Debug)]
 pub(crate) struct Uar {
-    page: NonNull<u8>,
+    doorbell: VolatilePtr<'static, Be64, WriteOnly>,
     _keep: Keep,
 }
 
@@ -39,15 +42,15 @@ impl Uar {
     /// `page` is 8-byte aligned and valid for a store of 8 bytes at [`CQ_DOORBELL_OFFSET`] while
     /// the value lives.
     pub(crate) unsafe fn new(page: NonNull<u8>, keep: Keep) -> Self {
-        Self { page, _keep: keep }
+        // SAFETY: valid and aligned by contract (0x20 keeps the page's alignment).
+        let doorbell = unsafe { VolatilePtr::new_restricted(WriteOnly, page.add(CQ_DOORBELL_OFFSET).cast()) };
+        Self { doorbell, _keep: keep }
     }
 
     /// Rings the CQ doorbell with `request` (the word in the doorbell record) for CQ number `cqn`.
     pub(crate) fn arm_cq(&mut self, request: u32, cqn: u32) {
-        let value = (u64::from(request) << 32 | u64::from(cqn)).to_be();
         barrier::flush_write_combining();
-        // SAFETY: aligned and valid by the contract of `new` (0x20 keeps the page's alignment).
-        unsafe { self.page.as_ptr().add(CQ_DOORBELL_OFFSET).cast::<u64>().write_volatile(value) };
+        self.doorbell.write(Be64::new(u64::from(request) << 32 | u64::from(cqn)));
         barrier::flush_write_combining();
     }
 }
@@ -169,7 +172,7 @@ impl Drop for User {
 #[derive(Debug)]
 pub(crate) struct SendRegister {
     /// The half that the next ring uses.
-    half: NonNull<u8>,
+    half: VolatilePtr<'static, u8, WriteOnly>,
     /// Distance of the halves, as a bit of their addresses; 0 if there is one half only.
     toggle: usize,
     user: User,
@@ -192,7 +195,9 @@ impl SendRegister {
     /// this type store there.
     pub(crate) unsafe fn new(register: NonNull<u8>, bytes: u32, blueflame: bool, keep: Keep) -> Option<Self> {
         let user = User::of(register.addr().get(), bytes == 0 || !blueflame)?;
-        Some(Self { half: register, toggle: bytes as usize, user, _keep: keep })
+        // SAFETY: valid by contract.
+        let half = unsafe { VolatilePtr::new_restricted(WriteOnly, register) };
+        Some(Self { half, toggle: bytes as usize, user, _keep: keep })
     }
 
     /// Whether BlueFlame may be used now.
@@ -230,10 +235,10 @@ impl SendRegister {
     /// has BlueFlame.
     #[inline(always)]
     pub(crate) unsafe fn copy_block(&mut self, n: u32, block: *const u8) {
-        let to = self.half.as_ptr().wrapping_add(n as usize * 64);
-        for at in (0..64).step_by(size_of::<Wide>()) {
+        const STORES: usize = 64 / size_of::<Wide>();
+        for at in 0..STORES {
             // SAFETY: inside the block, and inside the half, by contract; aligned as both are.
-            unsafe { to.add(at).cast::<Wide>().write_volatile(block.add(at).cast::<Wide>().read()) };
+            unsafe { self.store::<Wide>(n as usize * STORES + at, block.cast::<Wide>().add(at).read()) };
         }
     }
 
@@ -245,10 +250,9 @@ impl SendRegister {
     #[inline(always)]
     pub(crate) unsafe fn ring_units(&mut self, units: &[Unit; 4]) {
         self.begin();
-        let to = self.half.as_ptr().cast::<Unit>();
         for (n, unit) in units.iter().enumerate() {
-            // SAFETY: inside the half, aligned as it is.
-            unsafe { to.add(n).write_volatile(*unit) };
+            // SAFETY: the first four units of the half.
+            unsafe { self.store(n, *unit) };
         }
         self.end();
     }
@@ -263,12 +267,11 @@ impl SendRegister {
     pub(crate) unsafe fn ring_block(&mut self, ctrl: Unit, body: *const [Unit; 3]) {
         // The units are read between the stores, so that two registers are enough.
         self.begin();
-        let to = self.half.as_ptr().cast::<Unit>();
-        // SAFETY: inside the half, aligned as it is; `body` is valid by contract.
+        // SAFETY: the first four units of the half; `body` is valid by contract.
         unsafe {
-            to.write_volatile(ctrl);
+            self.store(0, ctrl);
             for n in 0..3 {
-                to.add(n + 1).write_volatile(body.cast::<Unit>().add(n).read());
+                self.store(n + 1, body.cast::<Unit>().add(n).read());
             }
         }
         self.end();
@@ -287,8 +290,8 @@ impl SendRegister {
     #[inline(always)]
     pub(crate) fn doorbell(&mut self, word: u64) {
         barrier::flush_write_combining();
-        // SAFETY: aligned and valid by the contract of `new`.
-        unsafe { self.half.as_ptr().cast::<u64>().write_volatile(word) };
+        // SAFETY: the first word of the half.
+        unsafe { self.store(0, word) };
         barrier::flush_write_combining();
         self.change_half(self.toggle);
     }
@@ -296,9 +299,20 @@ impl SendRegister {
     /// `distance` is that of the halves, or 0.
     #[inline(always)]
     fn change_half(&mut self, distance: usize) {
-        let other = self.half.as_ptr().map_addr(|address| address ^ distance);
-        // SAFETY: the address of a half of a register, which is not null.
-        self.half = unsafe { NonNull::new_unchecked(other) };
+        let other = self.half.as_raw_ptr().as_ptr().map_addr(|address| address ^ distance);
+        // SAFETY: the address of a half of the register, which is not null.
+        self.half = unsafe { VolatilePtr::new_restricted(WriteOnly, NonNull::new_unchecked(other)) };
+    }
+
+    /// Stores the `n`-th value of this size of the half.
+    ///
+    /// # Safety
+    ///
+    /// The value is inside the half.
+    #[inline(always)]
+    unsafe fn store<T: Copy>(&mut self, n: usize, value: T) {
+        // SAFETY: inside the half by contract, aligned as it is.
+        unsafe { self.half.map(|half| half.cast::<T>().add(n)) }.write(value);
     }
 }
 

@@ -6,6 +6,8 @@ use std::{
     sync::Arc,
 };
 
+use volatile::VolatilePtr;
+
 use crate::error::LayoutError;
 
 /// Bytes of the registers: both halves of a send register.
@@ -80,14 +82,12 @@ macro_rules! heap_access {
     ($load:ident, $store:ident, $int:ty, $what:literal) => {
         #[doc = concat!("Reads ", $what, " at a byte offset; panics outside the memory or when misaligned.")]
         pub fn $load(&self, offset: usize) -> $int {
-            // SAFETY: bounds and alignment checked by `at`.
-            <$int>::from_be(unsafe { self.at(offset, size_of::<$int>()).cast::<$int>().read_volatile() })
+            <$int>::from_be(self.at::<$int>(offset).read())
         }
 
         #[doc = concat!("Writes ", $what, " at a byte offset; panics outside the memory or when misaligned.")]
         pub fn $store(&self, offset: usize, value: $int) {
-            // SAFETY: bounds and alignment checked by `at`.
-            unsafe { self.at(offset, size_of::<$int>()).cast::<$int>().write_volatile(value.to_be()) };
+            self.at::<$int>(offset).write(value.to_be());
         }
     };
 }
@@ -118,14 +118,16 @@ impl HeapMem {
         self.base.as_ptr().wrapping_add(self.registers)
     }
 
-    fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
+    fn at<T>(&self, offset: usize) -> VolatilePtr<'_, T> {
+        let bytes = size_of::<T>();
         assert!(
             offset.is_multiple_of(bytes)
                 && offset.checked_add(bytes).is_some_and(|end| end <= self.layout.size()),
             "{bytes} bytes at offset {offset} are misaligned or outside {} bytes of queue memory",
             self.layout.size()
         );
-        self.base.as_ptr().wrapping_add(offset)
+        // SAFETY: inside the block and aligned, as checked.
+        unsafe { VolatilePtr::new(self.base.add(offset).cast()) }
     }
 
     heap_access!(load_u8, store_u8, u8, "a byte");

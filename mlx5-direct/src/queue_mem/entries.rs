@@ -2,8 +2,11 @@
 
 use core::{cell::Cell, marker::PhantomData, mem::offset_of, ptr::NonNull};
 
+use volatile::{VolatilePtr, access::ReadOnly};
+
 use crate::{
     barrier,
+    be::Be32,
     cqe::{self, CqeFields, RawCqe},
     memory::Keep,
 };
@@ -202,11 +205,9 @@ impl CqeMem {
         // SAFETY: whole entries, 64-byte aligned and valid for reads and writes. They belong to
         // software, so the device does not access them. The last byte is inside the second entry.
         unsafe {
-            for word in 0..self.cqe_bytes as usize / 8 {
-                target.cast::<u64>().add(word).write_volatile(source.cast::<u64>().add(word).read());
-            }
-            let op_own = target.add(self.cqe_bytes as usize - 1);
-            op_own.write_volatile(op_own.read() & !1 | owner);
+            source.cast::<u64>().copy_to(target.cast(), self.cqe_bytes as usize / 8);
+            let op_own = NonNull::new_unchecked(target.add(self.cqe_bytes as usize - 1));
+            VolatilePtr::new(op_own).update(|op_own| op_own & !1 | owner);
         }
     }
 
@@ -222,12 +223,8 @@ impl CqeMem {
         };
         let len = out.len().min(room);
         let mut bytes = [0; MOST_SCATTERED];
-        for n in 0..len.div_ceil(8) {
-            // SAFETY: 8 * n < room, and `room` bytes from `from` on are inside the entry in each of
-            // the cases above; aligned as both places are.
-            let word = unsafe { from.cast::<u64>().add(n).read_volatile() };
-            bytes[8 * n..8 * n + 8].copy_from_slice(&word.to_ne_bytes());
-        }
+        // SAFETY: `room` bytes from `from` on are inside the entry in each of the cases above.
+        unsafe { bytes.as_mut_ptr().copy_from(from, room) };
         out[..len].copy_from_slice(&bytes[..len]);
         len
     }
@@ -257,20 +254,26 @@ impl CqeRef<'_> {
         barrier::from_device();
         Ok(op_own)
     }
-}
 
-impl CqeRef<'_> {
+    /// Fields that the device may change.
+    ///
+    /// # Safety
+    ///
+    /// `T` at this offset is inside the 64 bytes of the fields, aligned, and made of integers.
+    #[inline(always)]
+    unsafe fn shared<T>(&self, offset: usize) -> VolatilePtr<'_, T, ReadOnly> {
+        // SAFETY: the fields are inside an entry, and so not null; valid by contract.
+        unsafe {
+            let fields = NonNull::new_unchecked(self.fields.cast_mut());
+            VolatilePtr::new_read_only(fields).map(|fields| fields.add(offset).cast())
+        }
+    }
+
     /// The first 32 bytes of the fields, where a short payload is.
     #[inline(always)]
     pub(crate) fn first_bytes(&self) -> [u8; 32] {
-        let words = self.fields.cast::<u64>();
-        let mut bytes = [0; 32];
-        for (n, to) in bytes.chunks_exact_mut(8).enumerate() {
-            // SAFETY: the first half of the 64 bytes that `entry` checked, which are 64-byte
-            // aligned.
-            to.copy_from_slice(&unsafe { words.add(n).read_volatile() }.to_ne_bytes());
-        }
-        bytes
+        // SAFETY: the first half of the 64 bytes that `entry` checked.
+        unsafe { self.fields.cast::<[u8; 32]>().read() }
     }
 
     /// A copy of the fields.
@@ -285,9 +288,8 @@ impl CqeRef<'_> {
     /// needed between the test and the counter. Other fields need one, which is contained.
     #[inline(always)]
     pub(crate) fn counter_if(&self, op_own: u8) -> Option<u16> {
-        let last = self.fields.wrapping_add(offset_of!(RawCqe, wqe_counter)).cast::<u32>();
-        // SAFETY: the last four of the 64 bytes that `entry` checked, which are 64-byte aligned.
-        let last = u32::from_be(unsafe { last.read_volatile() });
+        // SAFETY: the last four of the 64 bytes.
+        let last = unsafe { self.shared::<Be32>(offset_of!(RawCqe, wqe_counter)) }.read().get();
         if last as u8 != op_own {
             return None;
         }
@@ -296,32 +298,37 @@ impl CqeRef<'_> {
     }
 }
 
-/// How a field is read. The device may change the field of the ownership test, so that read is
-/// volatile. From the test on until the entry is released, the other fields belong to software, so
-/// those reads are plain: the compiler leaves out unused ones.
+/// A field that belongs to software from the ownership test on until the entry is released. The read
+/// is plain: the compiler leaves out unused ones.
 macro_rules! cqe_field {
-    ($name:ident, $field:ident, $raw:ty => $host:ty, $get:expr, $read:ident) => {
+    ($name:ident, $field:ident, $raw:ty => $host:ty, $get:expr) => {
         #[inline(always)]
         fn $name(&self) -> $host {
             let field = self.fields.wrapping_add(offset_of!(RawCqe, $field)).cast::<$raw>();
             // SAFETY: a field of the 64 bytes that `entry` checked; the field is aligned since
             // these bytes are 64-byte aligned.
-            $get(unsafe { field.$read() })
+            $get(unsafe { field.read() })
         }
     };
 }
 
 impl CqeFields for CqeRef<'_> {
-    cqe_field!(op_own, op_own, u8 => u8, core::convert::identity, read_volatile);
-    cqe_field!(wqe_counter, wqe_counter, u16 => u16, u16::from_be, read);
-    cqe_field!(sop_drop_qpn, sop_drop_qpn, u32 => u32, u32::from_be, read);
-    cqe_field!(byte_count, byte_cnt, u32 => u32, u32::from_be, read);
-    cqe_field!(imm_inval_pkey, imm_inval_pkey, u32 => u32, u32::from_be, read);
-    cqe_field!(flags_rqpn, flags_rqpn, u32 => u32, u32::from_be, read);
-    cqe_field!(srqn_uidx, srqn_uidx, u32 => u32, u32::from_be, read);
-    cqe_field!(ml_path, ml_path, u8 => u8, core::convert::identity, read);
-    cqe_field!(slid, slid, u16 => u16, u16::from_be, read);
-    cqe_field!(timestamp, timestamp, u64 => u64, u64::from_be, read);
+    /// The byte of the ownership test, which the device may change.
+    #[inline(always)]
+    fn op_own(&self) -> u8 {
+        // SAFETY: the last of the 64 bytes.
+        unsafe { self.shared(offset_of!(RawCqe, op_own)) }.read()
+    }
+
+    cqe_field!(wqe_counter, wqe_counter, u16 => u16, u16::from_be);
+    cqe_field!(sop_drop_qpn, sop_drop_qpn, u32 => u32, u32::from_be);
+    cqe_field!(byte_count, byte_cnt, u32 => u32, u32::from_be);
+    cqe_field!(imm_inval_pkey, imm_inval_pkey, u32 => u32, u32::from_be);
+    cqe_field!(flags_rqpn, flags_rqpn, u32 => u32, u32::from_be);
+    cqe_field!(srqn_uidx, srqn_uidx, u32 => u32, u32::from_be);
+    cqe_field!(ml_path, ml_path, u8 => u8, core::convert::identity);
+    cqe_field!(slid, slid, u16 => u16, u16::from_be);
+    cqe_field!(timestamp, timestamp, u64 => u64, u64::from_be);
 
     #[inline(always)]
     fn error_syndromes(&self) -> (u8, u8) {

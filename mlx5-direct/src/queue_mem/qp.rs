@@ -143,11 +143,8 @@ impl SqLayout {
         let register_align = (2 * parts.register_bytes as usize).max(8);
         let register = aligned(parts.register, register_align, "send register")?;
         // SAFETY: valid and exclusive by the caller's contract, alignment checked above.
-        let dbrec = unsafe { CounterDbRec::new(word, keep.clone()) };
-        match dbrec.load() {
-            0 => {}
-            count => return Err(LayoutError::SendQueueUsed { count }),
-        }
+        let dbrec = unsafe { CounterDbRec::new(word, keep.clone()) }
+            .map_err(|count| LayoutError::SendQueueUsed { count })?;
         // SAFETY: valid and exclusive by the caller's contract, alignment and count checked above.
         let ring = unsafe { SqMem::new(base, parts.block_count, keep.clone()) }
             .map_err(|_| LayoutError::NoMemory)?;
@@ -252,11 +249,8 @@ impl RqLayout {
         let base = aligned(parts.buf, SEGMENT_BYTES, "receive queue buffer")?;
         let word = aligned(parts.dbrec, 4, "receive doorbell record")?;
         // SAFETY: valid and exclusive by the caller's contract, alignment checked above.
-        let dbrec = unsafe { CounterDbRec::new(word, keep.clone()) };
-        match dbrec.load() {
-            0 => {}
-            count => return Err(LayoutError::ReceiveQueueUsed { count }),
-        }
+        let dbrec = unsafe { CounterDbRec::new(word, keep.clone()) }
+            .map_err(|count| LayoutError::ReceiveQueueUsed { count })?;
         // SAFETY: valid and exclusive by the caller's contract; alignment, count and stride checked
         // above.
         let ring = unsafe { RqMem::new(base, parts.wqe_count, parts.stride_bytes, keep) }
