@@ -272,7 +272,7 @@ impl Poster<AddressOnly> for Address {
     fn post(&mut self, srq: &mut Srq<AddressOnly>, call: u32) {
         if self.batch == 1 {
             let (addr, cookie) = self.bufs[call as usize];
-            assert!(srq.post(addr, cookie).is_ok(), "the SRQ is full");
+            assert!(srq.post_one(addr, cookie).is_ok(), "the SRQ is full");
         } else {
             let posted = srq.post_slice(&self.bufs[..self.batch as usize]);
             assert_eq!(posted, self.batch, "the SRQ is full");
@@ -282,12 +282,12 @@ impl Poster<AddressOnly> for Address {
     #[inline(always)]
     fn post_group(&mut self, srq: &mut Srq<AddressOnly>) {
         for &(addr, cookie) in &self.bufs {
-            assert!(srq.post(addr, cookie).is_ok(), "the SRQ is full");
+            assert!(srq.post_one(addr, cookie).is_ok(), "the SRQ is full");
         }
     }
 
     fn fill(&mut self, srq: &mut Srq<AddressOnly>) {
-        while srq.post(self.bufs[0].0, 0).is_ok() {}
+        while srq.post_one(self.bufs[0].0, 0).is_ok() {}
     }
 }
 

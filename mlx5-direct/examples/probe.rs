@@ -22,7 +22,7 @@ fn post_one(srq: &mut Srq<AnySegments>, bufs: &[(u64, u64)]) {
 #[inline(never)]
 fn post_one_address(srq: &mut Srq<AddressOnly>, bufs: &[(u64, u64)]) {
     for &(addr, cookie) in bufs {
-        assert!(srq.post(addr, cookie).is_ok(), "full");
+        assert!(srq.post_one(addr, cookie).is_ok(), "full");
     }
 }
 

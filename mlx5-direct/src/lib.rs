@@ -123,7 +123,7 @@ mod event_future;
 mod log;
 mod memory;
 mod position;
-mod ring;
+mod slot_map;
 mod table;
 mod take_over;
 mod uar;
@@ -157,8 +157,6 @@ pub use split::{SlotReturner, SrqPoster};
 pub use sq::{
     Chain, Field, NotPosted, PayloadError, Prepared, Released, SendBatchError, SendError, Sq, Template,
 };
-pub use srq::{
-    AddressOnly, AnySegments, BatchError, Bound, DepthError, Full, NotInUse, PostError, RebindError, Srq,
-};
+pub use srq::{AddressOnly, AnySegments, BatchError, Bound, DepthError, Full, NotInUse, PostError, Srq};
 pub use wqe::{DataSeg, WqeIndex};
 pub use wr::Wr;

@@ -36,7 +36,7 @@ pub(crate) use image::{Place, WqeImage};
 pub use qp::{RqLayout, RqParts, SqCaps, SqLayout, SqParts, Transport};
 pub(crate) use receives::RqMem;
 pub use sends::Cookie;
-pub(crate) use sends::{Extra, Posted, SqMem, opaque};
+pub(crate) use sends::{Extra, Record, SqMem, opaque};
 pub use slots::Cookies;
 pub(crate) use slots::{Fill, Words, WqeMem};
 pub(crate) use staged::{StagedHead, StagedMem, StagedRequest};

@@ -42,7 +42,7 @@ pub struct Rq {
     /// Receives completed so far.
     done: u32,
     max_requests: u32,
-    ring: RqMem,
+    wqes: RqMem,
     dbrec: CounterDbRec,
     qpn: u32,
 }
@@ -50,8 +50,8 @@ pub struct Rq {
 impl Rq {
     /// Takes over a checked receive queue.
     pub fn new(layout: RqLayout) -> Self {
-        let RqLayout { ring, dbrec, qpn, max_requests } = layout;
-        Self { at: 0, done: 0, max_requests, ring, dbrec, qpn }
+        let RqLayout { ring: wqes, dbrec, qpn, max_requests } = layout;
+        Self { at: 0, done: 0, max_requests, wqes, dbrec, qpn }
     }
 
     /// Posts one buffer of 0 to [`max_segments`](Self::max_segments) data segments; empty segments
@@ -65,10 +65,10 @@ impl Rq {
         if self.free() == 0 {
             return Err(PostError::Full);
         }
-        if segs.len() > self.ring.max_segments() as usize {
+        if segs.len() > self.wqes.max_segments() as usize {
             return Err(PostError::TooManySegments);
         }
-        self.ring.write(self.at, segs.iter().copied(), cookie);
+        self.wqes.write(self.at, segs.iter().copied(), cookie);
         self.advance();
         self.dbrec.publish(self.at as u16);
         Ok(())
@@ -85,25 +85,13 @@ impl Rq {
         if self.free() == 0 {
             return Err(PostError::Full);
         }
-        if N > 1 && N > self.ring.max_segments() as usize {
+        if N > 1 && N > self.wqes.max_segments() as usize {
             return Err(PostError::TooManySegments);
         }
-        self.ring.write_few(self.at, segs, cookie);
+        self.wqes.write_few(self.at, segs, cookie);
         self.advance();
         self.dbrec.publish(self.at as u16);
         Ok(())
-    }
-
-    /// Posts buffers of one data segment each, with one barrier and one record for all. Returns how
-    /// many were posted: fewer than offered if the queue is full.
-    #[inline]
-    pub fn post_batch(&mut self, bufs: impl IntoIterator<Item = (DataSeg, u64)>) -> u32 {
-        let (first, room) = (self.at, self.free() as usize);
-        for (seg, cookie) in bufs.into_iter().take(room) {
-            self.ring.write(self.at, core::iter::once(seg), cookie);
-            self.advance();
-        }
-        self.publish_since(first)
     }
 
     /// Posts a chain of verbs work requests, with one barrier and one record for all.
@@ -120,30 +108,22 @@ impl Rq {
                 refused = Some(PostError::Full);
                 break;
             }
-            if wr.segments.len() > self.ring.max_segments() as usize {
+            if wr.segments.len() > self.wqes.max_segments() as usize {
                 refused = Some(PostError::TooManySegments);
                 break;
             }
-            self.ring.write(self.at, wr.segments.iter().map(DataSeg::from_sge), wr.wr_id);
+            self.wqes.write(self.at, wr.segments.iter().map(DataSeg::from_sge), wr.wr_id);
             self.advance();
         }
-        let posted = self.publish_since(first);
-        match refused {
-            None => Ok(posted),
-            Some(error) => Err(BatchError { posted, error }),
-        }
-    }
-
-    fn advance(&mut self) {
-        self.at = self.at.wrapping_add(1);
-    }
-
-    fn publish_since(&mut self, first: u32) -> u32 {
         let posted = self.at.wrapping_sub(first);
         if posted > 0 {
             self.dbrec.publish(self.at as u16);
         }
-        posted
+        refused.map_or(Ok(posted), |error| Err(BatchError { posted, error }))
+    }
+
+    fn advance(&mut self) {
+        self.at = self.at.wrapping_add(1);
     }
 
     /// Releases the receive with this completion, and returns its cookie. `number` is the
@@ -155,11 +135,11 @@ impl Rq {
     /// [`NotReceiving`]; nothing changes.
     #[inline]
     pub fn complete(&mut self, number: u16) -> Result<u64, NotReceiving> {
-        let ahead = u32::from(number).wrapping_sub(self.done) & self.ring.mask();
+        let ahead = u32::from(number).wrapping_sub(self.done) & self.wqes.mask();
         if ahead >= self.posted() {
             return Err(NotReceiving(number));
         }
-        let cookie = self.ring.cookie(number.into());
+        let cookie = self.wqes.cookie(number.into());
         self.done = self.done.wrapping_add(ahead + 1);
         Ok(cookie)
     }
@@ -168,12 +148,12 @@ impl Rq {
     /// [`ScatteredRecv`](crate::ScatteredRecv) belongs in them. Read them before the slot is
     /// posted again.
     pub fn segments(&self, number: u16) -> impl Iterator<Item = DataSeg> + '_ {
-        (0..).map_while(move |n| self.ring.segment(number.into(), n))
+        (0..).map_while(move |n| self.wqes.segment(number.into(), n))
     }
 
     /// Cookies of the receives that are posted and not completed, oldest first.
     pub fn outstanding(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.posted()).map(|n| self.ring.cookie(self.done.wrapping_add(n)))
+        (0..self.posted()).map(|n| self.wqes.cookie(self.done.wrapping_add(n)))
     }
 
     /// Receives posted and not completed.
@@ -193,7 +173,7 @@ impl Rq {
 
     /// Data segments that fit into a slot.
     pub fn max_segments(&self) -> u32 {
-        self.ring.max_segments()
+        self.wqes.max_segments()
     }
 
     /// QP number, 24 bits.

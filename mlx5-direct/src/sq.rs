@@ -39,7 +39,7 @@ use crate::{
     dbrec::CounterDbRec,
     memory::{Registers, Target},
     position::{REQUEST, REQUEST_SHIFT, block},
-    queue_mem::{Cookie, Posted, SqCaps, SqLayout, SqMem, Transport},
+    queue_mem::{Cookie, Record, SqCaps, SqLayout, SqMem, Transport},
     uar::{BLUEFLAME_BYTES, SendRegister},
     wqe::{
         DataSeg, SEGMENT_BYTES,
@@ -118,7 +118,7 @@ pub struct Released<C = u64> {
 /// ```
 #[derive(Debug)]
 pub struct Sq<C = u64> {
-    ring: SqMem<C>,
+    wqes: SqMem<C>,
     /// Position behind the last released request.
     done: u64,
     /// All ones; 0 while the next request must carry a fence that its own flags do not ask for.
@@ -147,9 +147,9 @@ impl Sq {
             Transport::Connected => layout.caps.max_inline.min(SHORT_INLINE),
             Transport::Datagram | Transport::Xrc => 0,
         };
-        let SqLayout { ring, dbrec, register, qpn, caps, transport } = layout;
+        let SqLayout { ring: wqes, dbrec, register, qpn, caps, transport } = layout;
         let mut sq = Self {
-            ring,
+            wqes,
             done: 0,
             open: u32::MAX,
             qpn_word: u64::from(qpn) << 8,
@@ -162,7 +162,7 @@ impl Sq {
             transport,
             caps,
         };
-        sq.ring.set_common(qpn, sq.base_flags);
+        sq.wqes.set_common(qpn, sq.base_flags);
         sq.aim();
         sq
     }
@@ -180,11 +180,11 @@ impl Sq {
     /// If something is posted.
     pub fn with_cookies_of<C: Cookie>(self) -> Result<Sq<C>, TryReserveError> {
         assert!(self.posted() == 0, "cookies change in an empty queue only");
-        let Self { ring, done, open, qpn_word, base_flags, fence_due, .. } = self;
+        let Self { wqes, done, open, qpn_word, base_flags, fence_due, .. } = self;
         let Self { max_blocks, most_short_inline, dbrec, register, transport, caps, .. } = self;
-        let ring = ring.with_cookies_of()?;
+        let wqes = wqes.with_cookies_of()?;
         let mut sq = Sq {
-            ring,
+            wqes,
             done,
             open,
             qpn_word,
@@ -211,7 +211,7 @@ impl<C: Cookie> Sq<C> {
     /// [`SendError`]; nothing was written.
     #[inline(always)]
     pub fn post<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
-        if self.post_one_block(&wr, cookie) { Ok(()) } else { self.post_any(wr, cookie) }
+        if self.ring_one_block(&wr, cookie) { Ok(()) } else { self.ring_any(wr, cookie) }
     }
 
     /// Posts a request of up to four units (one block) if blocks are left in the span that
@@ -219,7 +219,7 @@ impl<C: Cookie> Sq<C> {
     /// fence. Otherwise returns false and posts nothing. Straight-line code without a call.
     #[inline(always)]
     pub fn post_in_span<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
-        self.post_one_block(wr, cookie)
+        self.ring_one_block(wr, cookie)
     }
 
     /// Finds the span of free blocks for [`post_in_span`](Self::post_in_span).
@@ -230,7 +230,7 @@ impl<C: Cookie> Sq<C> {
 
     /// Posts a request of one block, if this needs no other check. Otherwise changes nothing.
     #[inline(always)]
-    fn post_one_block<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
+    fn ring_one_block<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
         let units = wr.units();
         if !(2..=BLOCK_UNITS).contains(&units) || wr.is_fenced() || wr.changes_key() {
             return false;
@@ -238,7 +238,7 @@ impl<C: Cookie> Sq<C> {
         let qpn = self.qpn();
         let ctrl = wr.ctrl(units).words(0, 0);
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(mut place) = self.ring.next_block(cookie, register) else { return false };
+        let Some(mut place) = self.wqes.next_block(cookie, register) else { return false };
         let ctrl = place.ctrl(ctrl);
         if wr.in_registers() {
             let mut wqe = Registers::new(ctrl);
@@ -264,7 +264,7 @@ impl<C: Cookie> Sq<C> {
     /// As [`aim`](Self::aim), where something may refer to a position.
     #[inline]
     fn find_blocks(&mut self) {
-        self.ring.aim(self.free() & self.open);
+        self.wqes.aim(self.free() & self.open);
     }
 
     /// Takes the position back before it can overflow, after 2^46 requests. So a larger position is
@@ -284,26 +284,26 @@ impl<C: Cookie> Sq<C> {
     fn take_positions_back(&mut self) {
         // Whole requests, so that the numbers of blocks stay.
         let back = self.done & !(REQUEST - 1);
-        for block in 0..=self.ring.mask() {
-            let mut request = *self.ring.posted(block);
+        for block in 0..=self.wqes.mask() {
+            let mut request = *self.wqes.record(block);
             if request.after > self.done {
                 request.after -= back;
             } else {
-                request = Posted::default();
+                request = Record::default();
             }
-            self.ring.set_posted(block, request);
+            self.wqes.set_record(block, request);
         }
         self.done -= back;
-        self.ring.set_position(self.at() - back);
+        self.wqes.set_position(self.at() - back);
     }
 
     /// Handles the requests that [`post`](Self::post) does not: several blocks, fences, a full
     /// queue, a register that takes doorbells only.
     #[cold]
     #[inline(never)]
-    fn post_any<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
+    fn ring_any<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
         self.aim();
-        if self.post_one_block(&wr, cookie) {
+        if self.ring_one_block(&wr, cookie) {
             return Ok(());
         }
         let first = self.at();
@@ -333,13 +333,13 @@ impl<C: Cookie> Sq<C> {
         let [first, second] = self.ctrl_words(&wr, units, block);
         let ctrl = [first, second | flags_word(fence)];
         let qpn = self.qpn();
-        self.ring.write(block, units, |out| {
+        self.wqes.write(block, units, |out| {
             out.push(ctrl);
             wr.write_body(out, qpn);
         });
         let after = self.at().wrapping_add(REQUEST + u64::from(blocks));
-        self.ring.set_posted(block, Posted { cookie, after });
-        self.ring.set_position(after);
+        self.wqes.set_record(block, Record { cookie, after });
+        self.wqes.set_position(after);
         // Changes together with the position: an empty chain has nothing to take back.
         self.set_fence_due(fence_due);
         Ok(())
@@ -361,9 +361,9 @@ impl<C: Cookie> Sq<C> {
     fn take_back(&mut self, at: u64, fence_due: u8) {
         // No completion may name a request that was taken back.
         for n in 0..block(self.at().wrapping_sub(at)) {
-            self.ring.set_posted(block(at).wrapping_add(n), Posted::default());
+            self.wqes.set_record(block(at).wrapping_add(n), Record::default());
         }
-        self.ring.set_position(at);
+        self.wqes.set_position(at);
         self.set_fence_due(fence_due);
         self.aim();
     }
@@ -379,7 +379,7 @@ impl<C: Cookie> Sq<C> {
         if behind <= ONE && self.register.takes_blueflame() {
             self.blueflame(last, block(behind));
         } else {
-            self.register.doorbell(self.ring.first_word(last));
+            self.register.doorbell(self.wqes.first_word(last));
         }
     }
 
@@ -389,12 +389,12 @@ impl<C: Cookie> Sq<C> {
     #[inline(never)]
     fn blueflame(&mut self, first: u32, blocks: u32) {
         // BlueFlame does not pay for a WQE that is only a control segment.
-        if self.ring.units_of(first) > 1 {
+        if self.wqes.units_of(first) > 1 {
             self.register.begin();
-            self.ring.blueflame(first, blocks, &mut self.register);
+            self.wqes.blueflame(first, blocks, &mut self.register);
             self.register.end();
         } else {
-            self.register.doorbell(self.ring.first_word(first));
+            self.register.doorbell(self.wqes.first_word(first));
         }
     }
 
@@ -407,7 +407,7 @@ impl<C: Cookie> Sq<C> {
     /// [`NotPosted`]; nothing changes.
     #[inline(always)]
     pub fn complete(&mut self, wqe_counter: u16) -> Result<Released<C>, NotPosted> {
-        let request = *self.ring.posted(wqe_counter.into());
+        let request = *self.wqes.record(wqe_counter.into());
         // No request was recorded with a position beyond the queue's, and those that were taken
         // back are not recorded any more, so what is behind the last released request is
         // outstanding.
@@ -427,7 +427,7 @@ impl<C: Cookie> Sq<C> {
         wqe_counter: u16,
         accept: impl FnOnce(&C) -> Option<R>,
     ) -> Option<R> {
-        let request = self.ring.posted(wqe_counter.into());
+        let request = self.wqes.record(wqe_counter.into());
         // One comparison: the request is outstanding, and no other before it. See `complete`.
         if request.after.wrapping_sub(self.done) >> REQUEST_SHIFT != 1 {
             return None;
@@ -457,7 +457,7 @@ impl<C: Cookie> Sq<C> {
     /// the request are posted again. Empty for other requests.
     pub fn segments(&self, wqe_counter: u16) -> impl Iterator<Item = DataSeg> + '_ {
         let block = u32::from(wqe_counter);
-        let unit = move |n: usize| self.ring.unit(block, n);
+        let unit = move |n: usize| self.wqes.unit(block, n);
         let ctrl = u64::from_be(unit(0)[0]);
         let head = match (ctrl >> 32) as u8 {
             opcode::RDMA_READ => 2,
@@ -474,16 +474,16 @@ impl<C: Cookie> Sq<C> {
     /// of either is a [`SendOp::Umr`](crate::SendOp::Umr).
     pub fn is_bind(&self, wqe_counter: u16) -> bool {
         let block = u32::from(wqe_counter);
-        let units = u64::from_be(self.ring.unit(block, 0)[0]) as usize & MAX_UNITS;
-        let flags = u64::from_be(self.ring.unit(block, 1)[0]) >> 56;
-        let key = u64::from_be(self.ring.unit(block, 4)[0]) as u8;
+        let units = u64::from_be(self.wqes.unit(block, 0)[0]) as usize & MAX_UNITS;
+        let flags = u64::from_be(self.wqes.unit(block, 1)[0]) >> 56;
+        let key = u64::from_be(self.wqes.unit(block, 4)[0]) as u8;
         crate::wr::is_bind(units, flags as u8, key)
     }
 
     fn cookies(&self, from: u64) -> impl Iterator<Item = (u16, C)> + '_ {
         let mut at = from;
         core::iter::repeat_with(move || {
-            let (first, request) = (block(at), self.ring.posted(block(at)));
+            let (first, request) = (block(at), self.wqes.record(block(at)));
             at = request.after;
             (first as u16, request.cookie)
         })
@@ -492,7 +492,7 @@ impl<C: Cookie> Sq<C> {
     /// Position of the next request.
     #[inline(always)]
     fn at(&self) -> u64 {
-        self.ring.position()
+        self.wqes.position()
     }
 
     /// Requests from the last released one to this position.
@@ -553,11 +553,11 @@ impl<C: Cookie> Sq<C> {
     /// forgets outstanding requests: take completions, or [`outstanding`](Self::outstanding),
     /// first.
     pub fn reset(&mut self) {
-        for block in 0..=self.ring.mask() {
-            self.ring.set_posted(block, Posted::default());
+        for block in 0..=self.wqes.mask() {
+            self.wqes.set_record(block, Record::default());
         }
         self.done = 0;
-        self.ring.set_position(0);
+        self.wqes.set_position(0);
         self.take_back(0, 0);
         self.dbrec.publish(0);
     }
@@ -571,14 +571,14 @@ mod tests {
     /// Moves position and records on, as if that many requests more had been posted and released.
     fn go_far(sq: &mut Sq, requests: u64) {
         let far = requests << REQUEST_SHIFT;
-        for block in 0..=sq.ring.mask() {
-            let Posted { cookie, after } = *sq.ring.posted(block);
+        for block in 0..=sq.wqes.mask() {
+            let Record { cookie, after } = *sq.wqes.record(block);
             if after > sq.done {
-                sq.ring.set_posted(block, Posted { cookie, after: after + far });
+                sq.wqes.set_record(block, Record { cookie, after: after + far });
             }
         }
         sq.done += far;
-        sq.ring.set_position(sq.at() + far);
+        sq.wqes.set_position(sq.at() + far);
     }
 
     #[test]

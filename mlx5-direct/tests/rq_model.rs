@@ -15,7 +15,6 @@ enum Op {
     Post(Vec<u32>),
     /// So many segments, by the function for a number that the compiler knows.
     Few(u8),
-    Batch(u16),
     /// A receive completes: the oldest, or (a faulty device) a later one.
     Complete(u16),
     /// A completion with this number.
@@ -27,7 +26,6 @@ fn ops() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => prop::collection::vec(prop_oneof![Just(0u32), 1..5000u32], 0..10).prop_map(Op::Post),
         3 => (1..=4u8).prop_map(Op::Few),
-        2 => (0..40u16).prop_map(Op::Batch),
         6 => prop_oneof![9 => Just(0u16), 1 => 0..9u16].prop_map(Op::Complete),
         1 => any::<u16>().prop_map(Op::Bogus),
         1 => Just(Op::Reset),
@@ -108,14 +106,6 @@ impl Session {
                 };
                 assert_eq!(outcome, expected_error);
                 if outcome.is_ok() {
-                    self.note(cookie, expected);
-                }
-            }
-            Op::Batch(n) => {
-                let bufs: Vec<_> = (0..*n).map(|_| self.segments(&[64])).collect();
-                let posted = self.rq.post_batch(bufs.iter().map(|(cookie, given, _)| (given[0], *cookie)));
-                assert_eq!(posted as usize, room.min(usize::from(*n)));
-                for (cookie, _, expected) in bufs.into_iter().take(posted as usize) {
                     self.note(cookie, expected);
                 }
             }

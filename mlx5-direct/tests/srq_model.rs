@@ -205,6 +205,7 @@ fn a_limited_run_stops_and_other_posts_continue() {
         assert_eq!(srq.post_one_in_run(seg, n), Some(WqeIndex(n as u16)));
     }
     assert_eq!((srq.post_one_in_run(seg, 4), srq.plain_run()), (None, 0));
+    assert_eq!(srq.post_list_in_run(&[seg], |seg| Some(*seg), 4), None, "lists have the same limit");
     assert_eq!(srq.post_one(seg, 4), Ok(WqeIndex(4)));
     assert_eq!(srq.limit_run(100), 35, "no more than the run has");
     assert_eq!((srq.count(), srq.posted(), srq.limit_run(0)), (5, 5, 0));
@@ -272,6 +273,24 @@ fn a_list_in_the_run_is_posted_whole_or_not_at_all() {
     srq.check();
 }
 
+#[test]
+fn a_list_keeps_the_limit_of_the_run() {
+    let (layout, _device) = SrqLayout::on_heap(64, 64).unwrap();
+    let mut srq = Srq::new(layout, 40).unwrap();
+    let seg = DataSeg::new(9, 10, 20);
+    srq.post_one(seg, 0).unwrap();
+    assert_eq!(srq.limit_run(3), 3);
+    // The first list changes the layout of all slots.
+    for n in 1..=3 {
+        assert_eq!(srq.post_list_in_run(&[seg; 2], |seg| Some(*seg), n), Some(WqeIndex(n as u16)));
+    }
+    assert_eq!(srq.post_list_in_run(&[seg; 2], |seg| Some(*seg), 4), None);
+    assert_eq!((srq.limit_run(1), srq.count()), (0, 4), "one segment needs a terminator now");
+    assert!(srq.post_list_in_run(&[seg; 2], |seg| Some(*seg), 4).is_some());
+    assert!(srq.post_list_in_run(&[seg; 2], |seg| Some(*seg), 5).is_none());
+    srq.check();
+}
+
 /// The error gives the index of the request that is verbs' `bad_wr`.
 #[test]
 #[expect(unsafe_code, reason = "a chain of work requests is made of pointers")]
@@ -324,7 +343,7 @@ fn address_only_posts_keep_length_and_lkey() {
         let mut device = common::Device::new(mem, 16, stride);
         let mut srq = Srq::new(layout, 10).unwrap().address_only(2048, 0x77).unwrap();
         for n in 0..100u64 {
-            srq.post(0x1000 * n, n).unwrap();
+            srq.post_one(0x1000 * n, n).unwrap();
             assert_eq!(srq.post_batch([(0x1000 * n + 8, n), (0x1000 * n + 16, n)]), 2);
             for offset in [0, 8, 16] {
                 let wqe = device.take().unwrap();
@@ -363,24 +382,8 @@ fn a_bound_slot_returns_its_buffer_in_any_order() {
             device.done(slot);
             assert_eq!(srq.complete(WqeIndex(slot)), Ok(u64::from(slot) | 1 << 40));
         }
-        if total > 100_000 && srq.depth() == 300 {
-            srq.set_depth_with(511, own).unwrap();
-        }
         srq.check();
     }
-}
-
-#[test]
-fn a_bound_slot_in_use_keeps_its_buffer() {
-    let (layout, _mem) = SrqLayout::on_heap(8, 32).unwrap();
-    let mut srq =
-        Srq::new(layout, 3).unwrap().bind(|s| (DataSeg::new(s.0.into(), 1, 1), s.0.into())).unwrap();
-    assert_eq!(srq.repost(2), 2);
-    assert!(srq.rebind(WqeIndex(0), DataSeg::new(9, 9, 9), 9).is_err());
-    assert!(srq.rebind(WqeIndex(5), DataSeg::new(9, 9, 9), 9).is_err(), "outside the usable slots");
-    assert!(srq.rebind(WqeIndex(2), DataSeg::new(9, 9, 9), 9).is_ok());
-    assert_eq!(srq.repost(9), 1);
-    assert_eq!(srq.complete(WqeIndex(2)), Ok(9));
 }
 
 /// Buffers come from the caller's iterator, which may panic. Buffers that it had returned may be

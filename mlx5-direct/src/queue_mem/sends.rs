@@ -2,7 +2,7 @@
 //!
 //! The ring is a power of two of 64-byte blocks. A WQE starts at a block and may wrap around the
 //! end of the ring at any of its 16-byte units. A WQE that wraps is built outside the ring and
-//! copied in two pieces, so that all other code sees contiguous memory. A table has one [`Posted`]
+//! copied in two pieces, so that all other code sees contiguous memory. A table has one [`Record`]
 //! for each block; the one of a WQE's first block is used.
 
 use core::{marker::PhantomData, ptr::NonNull};
@@ -23,13 +23,13 @@ use crate::{
 
 /// The record of a request, stored at the number of its first block.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Posted<C = u64> {
+pub(crate) struct Record<C = u64> {
     pub(crate) cookie: C,
     /// Position of the queue behind the request.
     pub(crate) after: u64,
 }
 
-impl<C> Posted<C> {
+impl<C> Record<C> {
     /// The size in units of eight bytes.
     const EIGHTHS: usize = {
         assert!(size_of::<Self>().is_multiple_of(8));
@@ -69,13 +69,13 @@ pub(crate) struct SqMem<C = u64> {
     /// The block with running number `n` is at `blocks + 64 * n`, from `at` to `limit`.
     blocks: *mut u8,
     /// The record of that block is `records[n]`.
-    records: *mut Posted<C>,
+    records: *mut Record<C>,
     /// What the control segments of all requests have in common: QP number and flags.
     common: Unit,
     mask: u32,
     base: NonNull<u8>,
     /// `mask + 1` entries.
-    posted: Box<[Posted<C>]>,
+    table: Box<[Record<C>]>,
     _keep: Keep,
 }
 
@@ -94,7 +94,7 @@ impl<C: Cookie> SqMem<C> {
         block_count: u32,
         keep: Keep,
     ) -> Result<Self, TryReserveError> {
-        let posted = table(block_count as usize, |_| Posted::default())?;
+        let table = table(block_count as usize, |_| Record::default())?;
         Ok(Self {
             at: 0,
             limit: 0,
@@ -103,7 +103,7 @@ impl<C: Cookie> SqMem<C> {
             common: unit([0; 2]),
             mask: block_count - 1,
             base,
-            posted,
+            table,
             _keep: keep,
         })
     }
@@ -111,10 +111,10 @@ impl<C: Cookie> SqMem<C> {
     /// The same ring with records that have other cookies. All records begin anew, so nothing may
     /// be posted.
     pub(crate) fn with_cookies_of<D: Cookie>(self) -> Result<SqMem<D>, TryReserveError> {
-        let Self { at, blocks, common, mask, base, posted, _keep, .. } = self;
-        let posted = table(posted.len(), |_| Posted::default())?;
+        let Self { at, blocks, common, mask, base, table: old, _keep, .. } = self;
+        let table = table(old.len(), |_| Record::default())?;
         let records = core::ptr::null_mut();
-        Ok(SqMem { at, limit: at, blocks, records, common, mask, base, posted, _keep })
+        Ok(SqMem { at, limit: at, blocks, records, common, mask, base, table, _keep })
     }
 
     /// Sets what the control segments of all requests have in common.
@@ -149,15 +149,15 @@ impl<C: Cookie> SqMem<C> {
 
     /// The record of the request at `block`; the number is masked into the ring.
     #[inline(always)]
-    pub(crate) fn posted(&self, block: u32) -> &Posted<C> {
+    pub(crate) fn record(&self, block: u32) -> &Record<C> {
         // SAFETY: the masked number is below `mask + 1`, the length of the table.
-        unsafe { self.posted.get_unchecked((block & self.mask) as usize) }
+        unsafe { self.table.get_unchecked((block & self.mask) as usize) }
     }
 
     #[inline(always)]
-    pub(crate) fn set_posted(&mut self, block: u32, posted: Posted<C>) {
-        // SAFETY: as in `posted`.
-        unsafe { *self.posted.get_unchecked_mut((block & self.mask) as usize) = posted };
+    pub(crate) fn set_record(&mut self, block: u32, record: Record<C>) {
+        // SAFETY: as in `record`.
+        unsafe { *self.table.get_unchecked_mut((block & self.mask) as usize) = record };
     }
 
     /// Lets at most `most` requests of one block, and none beyond the end of the ring, be posted
@@ -171,7 +171,7 @@ impl<C: Cookie> SqMem<C> {
         // inside again.
         let lap = number.wrapping_sub(first);
         self.blocks = self.base.as_ptr().wrapping_sub(lap.wrapping_mul(BLOCK_BYTES));
-        self.records = self.posted.as_mut_ptr().wrapping_sub(lap);
+        self.records = self.table.as_mut_ptr().wrapping_sub(lap);
         self.limit = self.at.wrapping_add(len as u64 * ONE_BLOCK);
     }
 
@@ -212,14 +212,14 @@ impl<C: Cookie> SqMem<C> {
         // an x86 address can have.
         let offset = opaque(usize::from(at as u16) * 8);
         let wqe = self.blocks.wrapping_byte_add(offset * 8);
-        let posted = self.records.wrapping_byte_add(offset * const { Posted::<C>::EIGHTHS });
+        let record = self.records.wrapping_byte_add(offset * const { Record::<C>::EIGHTHS });
         // From the position, which is in a register. A block number that the post before had stored
         // could not be loaded with the rest of the segment until that store had left the processor.
         let number = unit([(u64::from(at as u16) << 40).to_be(), 0]);
         let ctrl = add_units(number, self.common);
         // SAFETY: the sum was within the limit, so the step was one block, and the request's number
         // is one of those for which `aim` has set the pointers.
-        unsafe { *posted = Posted { cookie, after } };
+        unsafe { *record = Record { cookie, after } };
         Some(OneBlock { wqe, ctrl, count: after as u16, _memory: PhantomData })
     }
 
@@ -228,7 +228,7 @@ impl<C: Cookie> SqMem<C> {
     #[inline(always)]
     fn span_at(&self, number: u32, most: u32) -> (usize, usize) {
         let first = (number & self.mask) as usize;
-        (first, (self.posted.len() - first).min(most as usize))
+        (first, (self.table.len() - first).min(most as usize))
     }
 
     /// Neighbouring blocks from the position on, not beyond the end of the ring and at most `most`.
@@ -238,9 +238,9 @@ impl<C: Cookie> SqMem<C> {
         // SAFETY: first + len is at most the number of blocks, and of entries of the table.
         let (blocks, records) = unsafe {
             let end = first + len;
-            (self.base.as_ptr().add(end * BLOCK_BYTES), self.posted.as_mut_ptr().add(end))
+            (self.base.as_ptr().add(end * BLOCK_BYTES), self.table.as_mut_ptr().add(end))
         };
-        let offset = -((len * size_of::<Posted<C>>()) as isize);
+        let offset = -((len * size_of::<Record<C>>()) as isize);
         BlocksMut { blocks, records, offset, _memory: PhantomData }
     }
 
@@ -428,10 +428,10 @@ pub(crate) struct BlocksMut<'a, C> {
     /// The address behind the last block.
     blocks: *mut u8,
     /// The address behind the last record; there is one for each block.
-    records: *mut Posted<C>,
+    records: *mut Record<C>,
     /// Offset of the next record from there, in bytes: negative, or 0 behind the last one.
     offset: isize,
-    _memory: PhantomData<&'a mut Posted<C>>,
+    _memory: PhantomData<&'a mut Record<C>>,
 }
 
 impl<C> BlocksMut<'_, C> {
@@ -443,7 +443,7 @@ impl<C> BlocksMut<'_, C> {
 }
 
 impl<'a, C> Iterator for BlocksMut<'a, C> {
-    type Item = (Units<'a>, &'a mut Posted<C>);
+    type Item = (Units<'a>, &'a mut Record<C>);
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
@@ -451,10 +451,10 @@ impl<'a, C> Iterator for BlocksMut<'a, C> {
             return None;
         }
         let offset = opaque(self.offset.cast_unsigned()).cast_signed();
-        self.offset = offset + size_of::<Posted<C>>() as isize;
+        self.offset = offset + size_of::<Record<C>>() as isize;
         // A block has the size of two or four records.
-        const { assert!(BLOCK_BYTES.is_multiple_of(size_of::<Posted<C>>())) };
-        let blocks = offset * const { (BLOCK_BYTES / size_of::<Posted<C>>()) as isize };
+        const { assert!(BLOCK_BYTES.is_multiple_of(size_of::<Record<C>>())) };
+        let blocks = offset * const { (BLOCK_BYTES / size_of::<Record<C>>()) as isize };
         // SAFETY: at least one record before the end, so a block of the ring and an entry of the
         // table; each is given out once.
         unsafe {

@@ -64,8 +64,10 @@ impl Deref for Cookies {
 pub(crate) struct WqeMem {
     tail: u32,
     run_end: u32,
-    /// While all slots are laid out for one data segment: `run_end`, or an earlier slot if a caller
-    /// limits how much of the run is posted. Otherwise 0.
+    /// Up to this slot a caller lets the run be posted.
+    limit: u32,
+    /// While all slots are laid out for one data segment: `run_end`, or the limit if that is before.
+    /// Otherwise 0.
     fast_end: u32,
     /// Slots behind the run up to this slot join the run when they are returned in order.
     joinable_end: u32,
@@ -101,6 +103,7 @@ impl WqeMem {
         Ok(Self {
             tail: 0,
             run_end: 0,
+            limit: u32::MAX,
             fast_end: 0,
             joinable_end: 0,
             count_base: 1,
@@ -172,6 +175,7 @@ impl WqeMem {
         self.count_base = count_after.wrapping_sub(self.tail);
         self.set_run_end((self.tail + run).min(self.mask));
         self.joinable_end = self.run_end;
+        self.limit = u32::MAX;
     }
 
     #[inline(always)]
@@ -180,10 +184,12 @@ impl WqeMem {
         self.fast_end = end & self.plain_mask;
     }
 
-    /// Limits [`WqeMem::take_fast`] to `n` slots of the run, until the end of the run changes.
+    /// Limits [`WqeMem::take_fast`] and [`WqeMem::first_of_run`] to `n` slots, until the next
+    /// search; `take_fast` only until a slot joins the run.
     #[inline(always)]
-    pub(crate) fn limit_fast(&mut self, n: u32) {
-        self.fast_end = self.tail.saturating_add(n).min(self.run_end) & self.plain_mask;
+    pub(crate) fn limit(&mut self, n: u32) {
+        self.limit = self.tail.saturating_add(n);
+        self.fast_end = self.limit.min(self.run_end) & self.plain_mask;
     }
 
     /// How many slots [`WqeMem::take_fast`] can still give.
@@ -233,7 +239,7 @@ impl WqeMem {
     #[inline(always)]
     pub(crate) fn set_plain(&mut self, plain: bool) {
         self.plain_mask = if plain { u32::MAX } else { 0 };
-        self.set_run_end(self.run_end);
+        self.fast_end = self.limit.min(self.run_end) & self.plain_mask;
     }
 
     /// The cookie of a slot; the index is masked into the ring.
@@ -315,12 +321,12 @@ impl WqeMem {
         Some((slot, unsafe { self.slot_unchecked(slot) }))
     }
 
-    /// The tail and its slot, if a run follows it. [`WqeMem::pass_first`] posts it.
+    /// The tail and its slot, if the run goes on behind it. [`WqeMem::pass_first`] posts it.
     #[inline(always)]
     pub(crate) fn first_of_run(&mut self) -> Option<(u32, SlotMut<'_>)> {
         let slot = self.tail;
         // SAFETY: slot < run_end <= mask.
-        (slot < self.run_end).then(|| (slot, unsafe { self.slot_unchecked(slot) }))
+        (slot < self.run_end && slot < self.limit).then(|| (slot, unsafe { self.slot_unchecked(slot) }))
     }
 
     /// Posts the tail, which is this slot.

@@ -4,7 +4,7 @@ use super::{SendBatchError, SendError, Sq};
 use crate::{
     memory::Target,
     position::{REQUEST, REQUEST_SHIFT, block},
-    queue_mem::{Cookie, Posted, opaque},
+    queue_mem::{Cookie, Record, opaque},
     wqe::send::BLOCK_UNITS,
     wr::{Data, Wr},
 };
@@ -92,7 +92,7 @@ impl<C: Cookie> Sq<C> {
         let mut other = None;
         let mut number = in_word(block(first));
         let most = SAME_HIGH_BYTE - block(first) % SAME_HIGH_BYTE;
-        let mut blocks = self.ring.span((self.free() & self.open).min(most));
+        let mut blocks = self.wqes.span((self.free() & self.open).min(most));
         let room = blocks.left();
         while blocks.left() > 0 {
             let Some((wr, cookie)) = wrs.next() else { break };
@@ -101,19 +101,19 @@ impl<C: Cookie> Sq<C> {
                 other = Some((wr, cookie));
                 break;
             }
-            let Some((mut out, posted)) = blocks.next() else { break };
+            let Some((mut out, record)) = blocks.next() else { break };
             let [start, second] = wr.ctrl(units).words(qpn_word, 0);
             out.push([start.wrapping_add(number), second | flags]);
             wr.write_body(&mut out, qpn);
             after = after.wrapping_add(REQUEST + 1);
-            *posted = Posted { cookie, after };
+            *record = Record { cookie, after };
             number = number.wrapping_add(in_word(1));
         }
         // Hidden, so that the loop keeps neither a flag nor a second counter for it.
         let left = opaque(blocks.left());
         if left < room {
             *last = after.wrapping_sub(1);
-            self.ring.set_position(after);
+            self.wqes.set_position(after);
         }
         match other {
             Some((wr, cookie)) => Span::Other(wr, cookie),

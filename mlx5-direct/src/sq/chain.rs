@@ -50,7 +50,7 @@ impl<C: Cookie> Sq<C> {
             return false;
         }
         let (ctrl, qpn) = (wr.ctrl(units).words(0, 0), self.qpn());
-        let Some(mut place) = self.ring.next_block_of_chain(cookie) else { return false };
+        let Some(mut place) = self.wqes.next_block_of_chain(cookie) else { return false };
         wr.write_body(&mut place.body(), qpn);
         let ctrl = place.ctrl(ctrl);
         place.keep(ctrl);

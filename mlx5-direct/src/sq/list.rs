@@ -82,20 +82,20 @@ impl Sq {
     #[inline(always)]
     pub fn post_send_wr_in_span(&mut self, wrs: &SendWrs<'_>) -> bool {
         match wrs.only_send() {
-            Some(send) if send.is_inline() => self.post_short_inline(&send),
-            Some(send) => self.post_one_segment(&send),
+            Some(send) if send.is_inline() => self.ring_short_inline(&send),
+            Some(send) => self.ring_one_segment(&send),
             None => false,
         }
     }
 
     #[inline(always)]
-    fn post_short_inline(&mut self, send: &PlainSend<'_>) -> bool {
+    fn ring_short_inline(&mut self, send: &PlainSend<'_>) -> bool {
         if !self.takes_plain(send) {
             return false;
         }
         let ctrl = send_ctrl(send, short_inline_units(send));
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(mut place) = self.ring.next_block(send.wr_id, register) else {
+        let Some(mut place) = self.wqes.next_block(send.wr_id, register) else {
             return false;
         };
         let ctrl = place.ctrl(ctrl);
@@ -111,13 +111,13 @@ impl Sq {
     }
 
     #[inline(always)]
-    fn post_one_segment(&mut self, send: &PlainSend<'_>) -> bool {
+    fn ring_one_segment(&mut self, send: &PlainSend<'_>) -> bool {
         if !self.takes_plain(send) {
             return false;
         }
         let ctrl = send_ctrl(send, 2);
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(place) = self.ring.next_block(send.wr_id, register) else { return false };
+        let Some(place) = self.wqes.next_block(send.wr_id, register) else { return false };
         let mut wqe = Registers::new(place.ctrl(ctrl));
         wqe.push(send.segment().to_words());
         place.ring_registers(&wqe, dbrec, register);
@@ -180,7 +180,7 @@ impl Sq {
         if !self.takes_plain(send) {
             return false;
         }
-        let Some(mut place) = self.ring.next_block_of_chain(send.wr_id) else { return false };
+        let Some(mut place) = self.wqes.next_block_of_chain(send.wr_id) else { return false };
         let units = if send.is_inline() {
             place.body().push_short_inline(send.inline());
             short_inline_units(send)

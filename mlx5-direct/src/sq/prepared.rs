@@ -4,7 +4,7 @@ use super::{SendError, Sq};
 use crate::{
     memory::{Target, inline_at},
     position::{REQUEST, block},
-    queue_mem::{Cookie, Extra, Place, Posted, WqeImage},
+    queue_mem::{Cookie, Extra, Place, Record, WqeImage},
     wqe::{
         DataSeg,
         send::{BLOCK_UNITS, flag, flags_word},
@@ -109,10 +109,10 @@ impl<C: Cookie> Sq<C> {
     /// [`SendError`]; nothing was written.
     #[inline(always)]
     pub fn post_prepared(&mut self, prepared: &Prepared, cookie: C) -> Result<(), SendError> {
-        if self.post_prepared_block(prepared, cookie) {
+        if self.ring_prepared(prepared, cookie) {
             return Ok(());
         }
-        self.post_prepared_any(prepared, cookie)
+        self.ring_any_prepared(prepared, cookie)
     }
 
     /// Posts a template with these bytes in its payload. The code is shortest if the bytes are aligned
@@ -130,8 +130,8 @@ impl<C: Cookie> Sq<C> {
         cookie: C,
     ) -> Result<(), SendError> {
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(place) = self.ring.next_block(cookie, register) else {
-            return self.post_template_any(template, bytes, cookie);
+        let Some(place) = self.wqes.next_block(cookie, register) else {
+            return self.ring_template(template, bytes, cookie);
         };
         place.ring_image_with(&template.0.image, inline_at::<AT>(bytes), dbrec, register);
         Ok(())
@@ -139,7 +139,7 @@ impl<C: Cookie> Sq<C> {
 
     #[cold]
     #[inline(never)]
-    fn post_template_any<const AT: usize>(
+    fn ring_template<const AT: usize>(
         &mut self,
         template: &Template<AT>,
         bytes: [u8; 8],
@@ -147,23 +147,23 @@ impl<C: Cookie> Sq<C> {
     ) -> Result<(), SendError> {
         let mut prepared = template.0.clone();
         prepared.payload()[AT..AT + 8].copy_from_slice(&bytes);
-        self.post_prepared_any(&prepared, cookie)
+        self.ring_any_prepared(&prepared, cookie)
     }
 
-    /// As `post_one_block`, with a prepared request.
+    /// As `ring_one_block`, with a prepared request.
     #[inline(always)]
-    fn post_prepared_block(&mut self, prepared: &Prepared, cookie: C) -> bool {
+    fn ring_prepared(&mut self, prepared: &Prepared, cookie: C) -> bool {
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(place) = self.ring.next_block_for(prepared.extra, cookie, register) else { return false };
+        let Some(place) = self.wqes.next_block_for(prepared.extra, cookie, register) else { return false };
         place.ring_image(&prepared.image, dbrec, register);
         true
     }
 
     #[cold]
     #[inline(never)]
-    fn post_prepared_any(&mut self, prepared: &Prepared, cookie: C) -> Result<(), SendError> {
+    fn ring_any_prepared(&mut self, prepared: &Prepared, cookie: C) -> Result<(), SendError> {
         self.aim();
-        if self.post_prepared_block(prepared, cookie) {
+        if self.ring_prepared(prepared, cookie) {
             return Ok(());
         }
         let blocks = prepared.units.div_ceil(BLOCK_UNITS);
@@ -179,13 +179,13 @@ impl<C: Cookie> Sq<C> {
         let [start, second] = prepared.image.ctrl_words();
         let number = (self.qpn_word | u64::from(block as u16) << 40).to_be();
         let ctrl = [start | number, second | self.base_flags | flags_word(fence)];
-        self.ring.write(block, prepared.units, |out| {
+        self.wqes.write(block, prepared.units, |out| {
             out.push(ctrl);
             out.push_all(prepared.image.words(1, prepared.units));
         });
         let after = first.wrapping_add(REQUEST + blocks as u64);
-        self.ring.set_posted(block, Posted { cookie, after });
-        self.ring.set_position(after);
+        self.wqes.set_record(block, Record { cookie, after });
+        self.wqes.set_position(after);
         self.publish(first, block);
         self.aim();
         Ok(())

@@ -14,7 +14,7 @@ use crate::{
     dv::ctrl_flags,
     memory::Target,
     position::{REQUEST, block},
-    queue_mem::{Posted, StagedHead, StagedMem, StagedRequest, Transport},
+    queue_mem::{Record, StagedHead, StagedMem, StagedRequest, Transport},
     wqe::{
         DataSeg, SEGMENT_BYTES,
         send::{BLOCK_UNITS, Ctrl, INLINE_HEADER_BYTES, XrcSeg, flag, flags_word},
@@ -260,16 +260,16 @@ impl Sq {
     /// The batch's error; [`WrError::Full`]; [`WrError::NoAddress`]. Nothing was written.
     #[inline(always)]
     pub fn post_staged(&mut self, staged: &Staged) -> Result<u32, WrError> {
-        if staged.mem.count() == 1 && staged.error.is_none() && self.post_only_staged(&staged.mem) {
+        if staged.mem.count() == 1 && staged.error.is_none() && self.ring_only_staged(&staged.mem) {
             return Ok(1);
         }
-        self.post_all_staged(staged)
+        self.ring_all_staged(staged)
     }
 
     /// Posts the request of a batch of one, if this needs no other check. Otherwise changes
     /// nothing.
     #[inline(always)]
-    fn post_only_staged(&mut self, mem: &StagedMem) -> bool {
+    fn ring_only_staged(&mut self, mem: &StagedMem) -> bool {
         let Some(request) = mem.requests().next() else { return false };
         let head = request.head();
         // BlueFlame does not pay for a WQE that is only a control segment.
@@ -277,14 +277,14 @@ impl Sq {
             return false;
         }
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(place) = self.ring.next_block(head.cookie, register) else { return false };
+        let Some(place) = self.wqes.next_block(head.cookie, register) else { return false };
         let ctrl = place.ctrl(ctrl_words(head));
         place.ring_block(ctrl, request.first_body(), dbrec, register);
         true
     }
 
     #[inline(never)]
-    fn post_all_staged(&mut self, staged: &Staged) -> Result<u32, WrError> {
+    fn ring_all_staged(&mut self, staged: &Staged) -> Result<u32, WrError> {
         if let Some(error) = staged.error {
             return Err(error);
         }
@@ -319,7 +319,7 @@ impl Sq {
         if head.special != 0 || head.units > BLOCK_UNITS as u32 {
             return false;
         }
-        let Some(place) = self.ring.next_block_of_chain(head.cookie) else { return false };
+        let Some(place) = self.wqes.next_block_of_chain(head.cookie) else { return false };
         let ctrl = place.ctrl(ctrl_words(head));
         place.keep_block(ctrl, request.first_body());
         true
@@ -339,13 +339,13 @@ impl Sq {
         self.set_fence_due(if head.special & CHANGES_KEY != 0 { flag::SMALL_FENCE } else { 0 });
         let [first, second] = ctrl_words(head);
         let [place, _] = Ctrl::default().words(self.qpn_word, block as u16);
-        self.ring.write(block, units, |out| {
+        self.wqes.write(block, units, |out| {
             out.push([first | place, second | self.base_flags | flags_word(fence)]);
             request.body().iter().for_each(|unit| out.push(*unit));
         });
         let after = self.at().wrapping_add(REQUEST + units.div_ceil(BLOCK_UNITS) as u64);
-        self.ring.set_posted(block, Posted { cookie: head.cookie, after });
-        self.ring.set_position(after);
+        self.wqes.set_record(block, Record { cookie: head.cookie, after });
+        self.wqes.set_position(after);
         self.find_blocks();
     }
 }

@@ -135,7 +135,7 @@ pub(crate) struct Walk {
 /// link said. The drop of this value records what was taken: once for all slots of the word.
 #[derive(Debug)]
 pub(crate) struct Singles<'a> {
-    ring: &'a mut Ring,
+    map: &'a mut SlotMap,
     w: usize,
     /// The slots that can be taken, and those of them that are left.
     all: u64,
@@ -167,21 +167,21 @@ impl Drop for Singles<'_> {
             return;
         }
         let first = w as u32 * 64 + taken.trailing_zeros() % 64;
-        let ring = &mut *self.ring;
-        let links = &mut ring.sequential[word(tail)];
+        let map = &mut *self.map;
+        let links = &mut map.sequential[word(tail)];
         *links = *links & !(1 << (tail % 64)) | u64::from(first == tail + 1) << (tail % 64);
         // The last slot is the new tail: its link stays as it is.
         let linked = taken ^ 1 << (63 - taken.leading_zeros() % 64);
-        let links = &mut ring.sequential[w % WORDS];
+        let links = &mut map.sequential[w % WORDS];
         *links = *links & !linked | linked & taken >> 1;
-        ring.free.set_word(w % WORDS, ring.free.words[w % WORDS] & !taken);
+        map.free.set_word(w % WORDS, map.free.words[w % WORDS] & !taken);
     }
 }
 
 /// Records which slots are free and which links are in sequence, and counts the slots in each
 /// state. Does not touch queue memory: the caller writes WQEs and links.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct SlotMap {
     /// Running count of returned slots.
     returned: u32,
     /// How many slots may be in use at a time.
@@ -202,16 +202,16 @@ impl Walk {
     }
 }
 
-impl Ring {
+impl SlotMap {
     /// A ring whose links all say "the next slot" (the last one "slot 0"), and whose tail is slot
     /// 0. `depth` is at most `slots - 1`.
     pub(crate) fn new(slots: u32, depth: u32) -> Result<Self, TryReserveError> {
         debug_assert!(slots.is_power_of_two() && (1..slots).contains(&depth));
-        let mut ring =
+        let mut map =
             Self { returned: 0, depth, window: 1, free: FreeMap::new()?, sequential: fixed(u64::MAX)? };
-        ring.sequential[word(slots - 1)] &= !(1 << ((slots - 1) % 64));
-        ring.open_to(depth + 1);
-        Ok(ring)
+        map.sequential[word(slots - 1)] &= !(1 << ((slots - 1) % 64));
+        map.open_to(depth + 1);
+        Ok(map)
     }
 
     fn open_to(&mut self, window: u32) {
@@ -317,7 +317,7 @@ impl Ring {
     /// Begins to take the free slots of the walk's word one by one. `tail` will link to the first.
     #[inline(always)]
     pub(crate) fn singles(&mut self, walk: Walk, tail: u32) -> Singles<'_> {
-        Singles { ring: self, w: walk.w, all: walk.bits, left: walk.bits, tail }
+        Singles { map: self, w: walk.w, all: walk.bits, left: walk.bits, tail }
     }
 
     /// Whether `slot` is in use. The slot must be outside `tail..=run_end`.
@@ -434,12 +434,12 @@ mod tests {
             seed >> 20
         };
         for round in 0..400 {
-            let (mut one, mut many) = (Ring::new(256, 200).unwrap(), Ring::new(256, 200).unwrap());
+            let (mut one, mut many) = (SlotMap::new(256, 200).unwrap(), SlotMap::new(256, 200).unwrap());
             let (mut tail, mut run_end, mut count) = (0, 0, 0);
             for _ in 0..random() % 100 {
-                let step = |ring: &mut Ring| {
-                    let walk = ring.walk(tail);
-                    ring.step(walk, tail, ring.room(count) - 1)
+                let step = |map: &mut SlotMap| {
+                    let walk = map.walk(tail);
+                    map.step(walk, tail, map.room(count) - 1)
                 };
                 let Step { next, run, .. } = step(&mut one);
                 assert_eq!((next, run), {
@@ -480,14 +480,14 @@ mod tests {
     #[test]
     fn whatever_is_taken_every_link_is_known() {
         for (wanted, third) in (0..60).flat_map(|n| [(n, 3), (n, 70), (n, 7)]) {
-            let mut ring = Ring::new(128, 127).unwrap();
+            let mut map = SlotMap::new(128, 127).unwrap();
             let mut links: Vec<u32> = (1..128).chain([0]).collect();
             let mut tail = 0;
-            let mut take = |ring: &mut Ring, tail: &mut u32, n: u32| {
+            let mut take = |map: &mut SlotMap, tail: &mut u32, n: u32| {
                 let mut taken = 0;
                 while taken < n {
-                    let walk = ring.walk(*tail);
-                    let mut singles = ring.singles(walk, *tail);
+                    let walk = map.walk(*tail);
+                    let mut singles = map.singles(walk, *tail);
                     while let Some(next) = singles.next()
                         && taken < n
                     {
@@ -498,16 +498,16 @@ mod tests {
                     }
                 }
             };
-            take(&mut ring, &mut tail, 127);
+            take(&mut map, &mut tail, 127);
             for slot in (0..127).filter(|s| s % third != 0) {
-                assert!(ring.put(slot, tail, tail));
+                assert!(map.put(slot, tail, tail));
             }
-            take(&mut ring, &mut tail, wanted);
+            take(&mut map, &mut tail, wanted);
             let put = (0..127).filter(|s| s % third != 0).count() as u32;
-            ring.check(127 + wanted, tail, tail);
-            assert_eq!(ring.posted(127 + wanted), 127 - put + wanted);
+            map.check(127 + wanted, tail, tail);
+            assert_eq!(map.posted(127 + wanted), 127 - put + wanted);
             for (slot, next) in links.iter().enumerate() {
-                let known = ring.sequential[slot / 64] >> (slot % 64) & 1 == 1;
+                let known = map.sequential[slot / 64] >> (slot % 64) & 1 == 1;
                 assert_eq!(known, *next == slot as u32 + 1, "slot {slot} after {wanted} were taken");
             }
         }
