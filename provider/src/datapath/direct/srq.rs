@@ -37,9 +37,6 @@ pub(crate) struct DirectPoster {
     slots: Arc<RingSlots>,
     /// The largest outstanding count. The ring has room for more slots.
     depth: u32,
-    /// The count of posts up to which there is room for sure. Posts that look at the room
-    /// themselves may have passed it.
-    full_at: u32,
     /// The number of slots that were released although they were not posted.
     never_posted: u32,
     /// The number of words of 64 slots in the part of the ring that is used.
@@ -61,7 +58,6 @@ impl DirectSrq {
         let poster = DirectPoster {
             slots: slots.clone(),
             depth,
-            full_at: 0,
             never_posted: 0,
             words: goes_round / u64::BITS + 1,
             far: goes_round > FAR,
@@ -129,7 +125,7 @@ impl DirectPoster {
         encode: impl FnMut(&T) -> Option<KeyedSeg>,
         cookie: u64,
     ) -> bool {
-        self.has_room() && self.ring.post_list_in_run(list, encode, cookie).is_some()
+        self.ring.post_list_in_run(list, encode, cookie).is_some()
     }
 
     /// Posts any number of segments.
@@ -178,6 +174,8 @@ impl DirectPoster {
         }
         let mut outcome = post(&mut self.ring);
         if outcome.is_ok() && next.start() < next.end() {
+            let room = self.room();
+            self.ring.limit_run(room);
             return outcome;
         }
         if outcome.is_err() {
@@ -198,7 +196,6 @@ impl DirectPoster {
             self.ring.prefetch(FAR_RUN..2 * FAR_RUN);
         }
         let room = self.room();
-        self.full_at = self.ring.count().wrapping_add(room);
         self.ring.limit_run(room);
     }
 
@@ -214,22 +211,6 @@ impl DirectPoster {
     #[inline(always)]
     fn room(&self) -> u32 {
         self.depth.saturating_sub(self.outstanding(self.slots.released()))
-    }
-
-    /// Whether an entry can be posted now. Counts the released slots only if all entries that were
-    /// free at the last count are posted.
-    #[inline(always)]
-    fn has_room(&mut self) -> bool {
-        let posted = self.ring.count();
-        (self.full_at.wrapping_sub(posted) as i32) > 0 || self.has_room_now(posted)
-    }
-
-    /// Counts the released slots. Whether an entry can be posted after this number of posts.
-    #[cold]
-    #[inline(never)]
-    fn has_room_now(&mut self, posted: u32) -> bool {
-        self.full_at = posted.wrapping_add(self.room());
-        posted != self.full_at
     }
 
     /// Takes some reaped slots back: a bounded number, so that a call costs the same at any depth.
@@ -268,8 +249,6 @@ impl DirectPoster {
             let refused = self.ring.complete(slot).is_err();
             self.never_posted = self.never_posted.wrapping_add(refused.into());
         }
-        // The room was counted without these.
-        self.full_at = self.ring.count();
     }
 
     /// Exact counts (R36, R37).
