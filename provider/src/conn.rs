@@ -18,10 +18,7 @@
 
 mod drain;
 mod end;
-mod resolve;
 mod setup;
-
-pub(crate) use resolve::{ROUTE_TIME, Tries};
 
 use crate::device::CmHandler;
 use crate::ep::{Ep, EpInner};

@@ -154,11 +154,6 @@ impl IncomingRequest {
 /// A request that was not taken, and the reason.
 pub(crate) type Refusal = Box<(IncomingRequest, Error)>;
 
-/// The error for a request whose peer has given up.
-pub(crate) fn gone() -> Error {
-    Error::new(ReturnType::Abort, Subtype::None, "the peer has given up")
-}
-
 impl CrInner {
     pub(crate) fn new(
         device: &Arc<Device>,
@@ -209,7 +204,7 @@ impl CrInner {
         let (ep, accepted) = self.answer(|| {
             let none = || match self.is_open() {
                 true => Error::handle(Subtype::InvalidHandleEp, "EP (the request has none)"),
-                false => gone(),
+                false => Error::request_gone(),
             };
             let cell = self.reserved().ok_or_else(none)?;
             loop {
@@ -246,12 +241,12 @@ impl CrInner {
             let text = format!("{} bytes of private data, at most {most} fit", private_data.len());
             return Err(Error::arg(2, text));
         }
-        let mut outcome = Err(gone());
+        let mut outcome = Err(Error::request_gone());
         self.answer(|| {
             let open = self.open.lock().unwrap().take();
             if let Some(open) = open {
                 self.cache_rejection(private_data);
-                outcome = open.id.reject(private_data).map_err(|e| gone().because(e));
+                outcome = open.id.reject(private_data).map_err(|e| Error::request_gone().because(e));
                 if outcome.is_ok() {
                     self.device.count(IaCounter::SpCrRejected);
                     self.device.count(IaCounter::CmUserRejTx);
@@ -270,7 +265,7 @@ impl CrInner {
         }
         let (id, own) = {
             let open = self.open.lock().unwrap();
-            let open = open.as_ref().ok_or_else(gone)?;
+            let open = open.as_ref().ok_or_else(Error::request_gone)?;
             (open.id.clone(), open.ep.as_ref().is_some_and(|own| Arc::ptr_eq(own, &ep.cell)))
         };
         if self.requester.is_some() != ep.is_ud() {
@@ -293,7 +288,7 @@ impl CrInner {
             }
             None => {
                 let outcome = ep.accept(self.token, id, &self.asked, private_data);
-                outcome.map_err(|error| if self.is_open() { error } else { gone() })?;
+                outcome.map_err(|error| if self.is_open() { error } else { Error::request_gone() })?;
                 false
             }
         };
@@ -322,7 +317,7 @@ impl CrInner {
     /// unchanged.
     pub(crate) fn pass_on<T>(&self, take: impl FnOnce(IncomingRequest) -> Result<T, Refusal>) -> Result<T> {
         let mut open = self.open.lock().unwrap();
-        let Open { id, ep } = open.take().ok_or_else(gone)?;
+        let Open { id, ep } = open.take().ok_or_else(Error::request_gone)?;
         let private_data = self.private_data.clone();
         let request = IncomingRequest { id, private_data, asked: self.asked, requester: self.requester };
         let taken = match take(request) {

@@ -19,6 +19,7 @@ mod operations;
 mod post;
 mod recv;
 mod request;
+pub(crate) mod ud_state;
 mod window;
 
 pub(crate) use chain::PoolSend;
@@ -28,6 +29,7 @@ pub use modify::EpChange;
 pub(crate) use request::RequestKind;
 pub(crate) use window::WindowRequest;
 
+use self::ud_state::UdState;
 use crate::datapath::Lost;
 use crate::defaults::Defaults;
 use crate::device::{Class, CmHandler, Device, Member, ReservedTimers, Source, Timer};
@@ -38,7 +40,6 @@ use crate::queue_pair::{Credit, QpOwner, QueuePair, RecvHooks};
 use crate::srq::SrqInner;
 use crate::sync::{Mutex, rank};
 use crate::types::{Count, EpId, EpState, WATERMARK_INFINITE};
-use crate::ud::state::UdState;
 use crate::{ConnectionAttr, EpAttr, Error, Evd, Result, RetryAttr, SrqId, Subtype};
 use rxe_fallback::{AsyncKind, CmEvent, Pd, Qp};
 use std::net::SocketAddr;

@@ -341,6 +341,11 @@ impl Error {
         Self::new(ReturnType::InsufficientResources, sub, text)
     }
 
+    /// The error for a connection request whose peer has given up.
+    pub(crate) fn request_gone() -> Self {
+        Self::new(ReturnType::Abort, Subtype::None, "the peer has given up")
+    }
+
     /// A verb failed where nothing but a shortage or a fault of the device can be the cause.
     pub(crate) fn verb(sub: Subtype, source: rxe_fallback::Error) -> Self {
         let ty = match source.errno() {

@@ -8,7 +8,6 @@
 //! | file | what |
 //! |---|---|
 //! | this one | address handles and events |
-//! | `state` | what a UD EP keeps |
 //! | `resolve` | requests and answers by rdma_cm |
 //! | `sidr` | the header of a request, and the replies that were given |
 //! | `send` | posting of datagrams |
@@ -18,10 +17,9 @@
 mod resolve;
 mod send;
 pub(crate) mod sidr;
-pub(crate) mod state;
 
-use self::state::not_here;
 use crate::device::UdRoute;
+use crate::ep::ud_state::not_here;
 use crate::ep::{Ep, EpInner};
 use crate::event_data::Notice;
 use crate::event_data::{DatagramEvent, DatagramEventKind};

@@ -1,8 +1,8 @@
 //! How a connection is set up: address, route, request, answer and confirmation; and how the setup
 //! fails.
 
-use super::{ROUTE_TIME, Tries, check_private_data};
-use crate::device::Timer;
+use super::check_private_data;
+use crate::device::{ROUTE_TIME, Timer, Tries};
 use crate::ep::{Control, EpInner};
 use crate::event_data::ConnectionEventKind;
 use crate::memory::headroom;
@@ -117,7 +117,7 @@ impl EpInner {
             self.start_over_after_all(control);
             // An ID that has no QP attributes no longer waits for an answer.
             let gone = error.verb() == "rdma_init_qp_attr" && error.errno() == libc::EINVAL;
-            return Err(if gone { crate::cr::gone().because(error) } else { failed(error) });
+            return Err(if gone { Error::request_gone().because(error) } else { failed(error) });
         }
         let param = ConnParam {
             qp_num: qp.num(),

@@ -1,9 +1,9 @@
 //! Checks of EP attributes and of the completion flags of its streams, for creation and modify.
 
+use super::ud_state::not_here;
 use crate::device::Device;
 use crate::evd::{Stream, StreamKind};
 use crate::types::{CompletionFlags, Count, ServiceType, WATERMARK_INFINITE};
-use crate::ud::state::not_here;
 use crate::{EpAttr, Error, Result, RetryAttr};
 
 /// No device takes more inline data in a request, in bytes. Most take less, and refuse the QP.

@@ -3,8 +3,8 @@
 //! A thread that moves the EP into another state holds the lock of its [`Control`]. [`crate::conn`]
 //! explains the states and their order.
 
-use crate::conn::Tries;
 use crate::counters::Calls;
+use crate::device::Tries;
 use crate::types::{ConnQual, Count, WATERMARK_INFINITE};
 use rxe_fallback::CmId;
 use std::net::{IpAddr, SocketAddr};

@@ -2,6 +2,7 @@
 
 use super::Control;
 use super::checks::{check_attr, pair_fits, request_mode};
+use super::ud_state::UdState;
 use super::{EpCell, EpEvds, EpInner, Room};
 use crate::counters::Posted;
 use crate::datapath::{RecvQueue, SendQueue};
@@ -16,7 +17,6 @@ use crate::queue_pair::{
 use crate::srq::SrqInner;
 use crate::sync::Mutex;
 use crate::types::{CompletionFlags, Count, EpId, EpState, EvdFlags, MAX_IOV, ServiceType, next_id};
-use crate::ud::state::UdState;
 use crate::{Ep, EpAttr, Error, Evd, Ia, IaCounter, Pz, Result, Srq, Subtype};
 use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{Cq, Qp, QpInit, QpKind};

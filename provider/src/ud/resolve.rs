@@ -5,10 +5,10 @@
 //! with a CM id of its own.
 
 use super::sidr::{Reply, ReplyCache, SidrRequester};
-use super::state::{PendingResolve, Side, UdState};
-use crate::conn::{ROUTE_TIME, Tries, check_private_data};
-use crate::device::Timer;
+use crate::conn::check_private_data;
+use crate::device::{ROUTE_TIME, Timer, Tries};
 use crate::ep::EpInner;
+use crate::ep::ud_state::{PendingResolve, Side, UdState};
 use crate::event_data::{ConnectionEventKind as Failure, DatagramEventKind as Kind};
 use crate::memory::headroom;
 use crate::types::{ConnQual, EpState, port_of};
@@ -78,9 +78,9 @@ impl EpInner {
                 "a datagram request is accepted with an unconnected EP, or with the EP that came with it",
             ));
         };
-        let gone = || crate::cr::gone();
-        let peer = id.peer_addr().ok_or_else(gone)?;
-        id.accept(&self.datagram_param(private_data)).map_err(|error| gone().because(error))?;
+        let peer = id.peer_addr().ok_or_else(Error::request_gone)?;
+        id.accept(&self.datagram_param(private_data))
+            .map_err(|error| Error::request_gone().because(error))?;
         let answer = Reply::Accepted(Arc::downgrade(self), private_data.to_vec());
         ReplyCache::all().remember(peer.ip(), requester, answer);
         self.set_state(EpState::Unconnected);

@@ -1,6 +1,6 @@
 //! The state of UD EPs, in addition to that of all EPs.
 
-use crate::conn::Tries;
+use crate::device::Tries;
 use crate::memory::queue;
 use crate::sync::{Mutex, rank};
 use crate::{Error, Result, ReturnType, Subtype};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The state that only UD EPs have.
 #[derive(Debug, Default)]
-pub(crate) struct UdState(pub(super) Mutex<{ rank::DATAGRAMS }, State>);
+pub(crate) struct UdState(pub(crate) Mutex<{ rank::DATAGRAMS }, State>);
 
 impl UdState {
     /// Reserves memory for the address handles of this many sends.
@@ -23,30 +23,30 @@ impl UdState {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(crate) struct State {
     /// Resolutions under way, by the tokens of their CM ids.
-    pub(super) pending: HashMap<u64, PendingResolve>,
+    pub(crate) pending: HashMap<u64, PendingResolve>,
     /// CM handles that events have carried and that are not freed.
-    pub(super) cms: HashSet<u64>,
+    pub(crate) cms: HashSet<u64>,
     /// Address handles of sends, by the position of the send. The device may use a handle until the
     /// send has completed.
-    pub(super) sending: VecDeque<(u64, Ah)>,
+    pub(crate) sending: VecDeque<(u64, Ah)>,
     /// Whether peers may know the QP number.
-    pub(super) known: bool,
+    pub(crate) known: bool,
 }
 
 /// A resolution under way.
 #[derive(Debug)]
 pub(crate) struct PendingResolve {
-    pub(super) id: Arc<CmId>,
-    pub(super) remote: SocketAddr,
+    pub(crate) id: Arc<CmId>,
+    pub(crate) remote: SocketAddr,
     /// The tries to resolve the address.
-    pub(super) tries: Tries,
-    pub(super) side: Side,
+    pub(crate) tries: Tries,
+    pub(crate) side: Side,
 }
 
 #[derive(Debug)]
-pub(super) enum Side {
+pub(crate) enum Side {
     /// This EP is the active side and sends this private data.
     Active(Vec<u8>),
     /// This EP has accepted the request of this QP, which had this private data.
