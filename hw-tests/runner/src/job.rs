@@ -78,6 +78,15 @@ pub(crate) struct Outcome {
     pub(crate) seconds: f64,
 }
 
+/// A job that runs.
+pub(crate) struct Running {
+    pub(crate) name: String,
+    pub(crate) since: Instant,
+    pub(crate) seconds: f64,
+    pub(crate) load: f64,
+    pub(crate) alone: Option<&'static str>,
+}
+
 /// Where the output of a job goes.
 pub(crate) fn log_of(folder: &Path, job: &str) -> PathBuf {
     let name: String = job.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();

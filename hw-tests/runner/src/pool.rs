@@ -1,20 +1,11 @@
 //! Runs jobs side by side, as far as the machine has processors for them.
 
-use crate::job::{Job, Outcome};
+use crate::job::{Job, Outcome, Running};
 use crate::screen::Screen;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
-
-/// A job that runs.
-pub(crate) struct Running {
-    pub(crate) name: String,
-    pub(crate) since: Instant,
-    pub(crate) seconds: f64,
-    load: f64,
-    alone: Option<&'static str>,
-}
 
 /// Whether this job may start beside those that run.
 fn fits(job: &Job, running: &[Running], processors: f64, done: &HashSet<String>) -> bool {

@@ -1,8 +1,7 @@
 //! What a person sees while tests run: a line for each job that has ended, and below them what runs.
 
-use crate::job::{Outcome, clock, log_of};
+use crate::job::{Outcome, Running, clock, log_of};
 use crate::log::Counts;
-use crate::pool::Running;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::File;
 use std::io::{IsTerminal, Read, Seek, SeekFrom};
