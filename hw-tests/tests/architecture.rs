@@ -15,6 +15,19 @@ fn page(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
+/// The page without the files in its tables of layers, which `layers` checks.
+fn without_layers(page: &str) -> String {
+    let mut in_table = false;
+    let lines = page.lines().map(|line| {
+        in_table = line.starts_with('|') && (in_table || line.starts_with("| layer of `"));
+        match line.splitn(4, '|').collect::<Vec<_>>()[..] {
+            [_, layer, _, rest] if in_table => format!("|{layer}|{rest}\n"),
+            _ => format!("{line}\n"),
+        }
+    });
+    lines.collect()
+}
+
 /// The text in single backticks, outside of code blocks.
 fn code_spans(page: &str) -> Vec<&str> {
     // Blocks are every second piece.
@@ -77,7 +90,7 @@ fn problem(reference: &Reference<'_>) -> Option<String> {
 #[test]
 fn every_file_and_name_on_the_page_exists() {
     for (name, at_least) in [("ARCHITECTURE.md", 150), ("README.md", 1), ("CONTRIBUTING.md", 3)] {
-        let page = page(name);
+        let page = without_layers(&page(name));
         let references: Vec<_> = code_spans(&page).into_iter().filter_map(reference).collect();
         assert!(references.len() >= at_least, "{name}: only {} references were found", references.len());
         let problems: Vec<_> = references.iter().filter_map(problem).collect();

@@ -5,82 +5,24 @@
 //! A context is patched when it is opened, before the program has it.
 
 use core::{
-    ffi::{c_int, c_uint},
+    ffi::c_uint,
     mem::{offset_of, size_of},
 };
 
-use std::path::PathBuf;
-
 use doorbell_sys::{
-    ibv_context, ibv_context_ops, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_dm, ibv_mr, ibv_mw,
-    ibv_mw_bind, ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_srq,
-    ibv_srq_init_attr_ex, ibv_wc, ibv_wq, ibv_wq_init_attr, verbs_context,
+    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_dm, ibv_mr, ibv_pd, ibv_qp, ibv_qp_init_attr_ex,
+    ibv_srq, ibv_srq_init_attr_ex, ibv_wq, ibv_wq_init_attr, verbs_context,
 };
 
 use crate::{
-    control::{self, LeftRegisters},
-    objects::{ContextKey, Objects, Qp},
+    control,
+    objects::{Context, Objects, own_place},
     poll, post, real,
     regions::{Place, Regions},
+    register::LeftRegisters,
     report,
-    table::{ByNumber, leak},
+    table::{ByNumber, NO_MEMORY, leak},
 };
-
-type CreateCqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
-type CreateQpEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
-type CreateSrqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
-type CreateWq = unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq;
-type AllocNullMr = unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr;
-type RegDmMr = unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr;
-
-/// Why a context or an object is left, if memory is short.
-pub(crate) const NO_MEMORY: &str = "no memory for it";
-
-/// libmlx5's functions of one context, and the QPs that were taken over there.
-pub(crate) struct Context {
-    pub(crate) post_send: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
-    pub(crate) post_recv: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
-    pub(crate) post_srq_recv:
-        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
-    pub(crate) poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
-    pub(crate) req_notify_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,
-    pub(crate) bind_mw: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int,
-    create_cq_ex: Option<CreateCqEx>,
-    create_qp_ex: Option<CreateQpEx>,
-    create_srq_ex: Option<CreateSrqEx>,
-    create_wq: Option<CreateWq>,
-    alloc_null_mr: Option<AllocNullMr>,
-    reg_dm_mr: Option<RegDmMr>,
-    /// Registers of QPs that were not taken over.
-    pub(crate) left_registers: LeftRegisters,
-    /// QPs that were taken over, by number.
-    pub(crate) qps: ByNumber<Qp>,
-    pub(crate) objects: Objects,
-    pub(crate) regions: Regions,
-    /// Where the completion entries of failed requests are written.
-    pub(crate) debug_file: Option<PathBuf>,
-}
-
-impl Context {
-    /// The context of a live verbs object whose operations lead here.
-    ///
-    /// # Safety
-    ///
-    /// The context is open, and was patched by [`patch`].
-    #[inline(always)]
-    pub(crate) unsafe fn of(raw: ContextKey) -> &'static Self {
-        // SAFETY: open by contract; `patch` has stored the address of the context's object, which
-        // lives until the context is closed.
-        unsafe { &*own_place(raw).read() }
-    }
-}
-
-/// Where a patched context has the address of its [`Context`]: in an operation that libibverbs no
-/// longer calls, and keeps only so that the fields behind it stay in place.
-fn own_place(raw: ContextKey) -> *const *const Context {
-    raw.wrapping_byte_add(offset_of!(ibv_context, ops) + offset_of!(ibv_context_ops, _compat_async_event))
-        .cast()
-}
 
 /// The extended part of a context, if it has the operation at this offset.
 ///

@@ -22,24 +22,27 @@ use libc::{EOPNOTSUPP, c_int};
 use mlx5_direct::{DvError, LayoutError, Rq, Sq, queue_mem::SqCaps};
 
 use crate::{
-    context::{Context, NO_MEMORY},
-    extended::{self, Batch},
-    extended_cq::{self, Session},
-    fork,
-    objects::{CONTEXTS, Cq, CqState, Held, Qp, Raw, Receives, SENDS_FROM, Srq, find},
-    real, report,
+    batch::Batch,
+    extended, extended_cq, fork,
+    objects::{CONTEXTS, Context, Cq, CqState, Held, Qp, Raw, Receives, SENDS_FROM, Srq, find},
+    real,
+    register::Register,
+    report,
     report::Class,
-    table::leak,
+    session::Session,
+    table::{NO_MEMORY, leak},
 };
 
+mod end;
 mod give_back;
 mod registers;
 mod resize;
 
 pub(crate) use give_back::{give_back_cq, give_back_qp, give_back_shared};
+pub(crate) use resize::resize_cq;
+
+use end::{clean, forget, free, leave_cq};
 use give_back::{give_back_srq, give_back_unused};
-pub(crate) use registers::{LeftRegisters, Register};
-pub(crate) use resize::{Buffer, resize_cq};
 
 /// Why a queue stays with libmlx5, or cannot.
 enum Reason {
@@ -119,12 +122,6 @@ pub(crate) unsafe fn close_context(raw: *mut ibv_context, close: impl FnOnce() -
         None => {}
     }
     result
-}
-
-/// Frees an object that is in no table any more and that no other thread uses.
-fn free<T>(object: &'static T) {
-    // SAFETY: objects are made by `leak`, and are freed once, when their verbs object is gone.
-    drop(unsafe { Box::from_raw(ptr::from_ref(object).cast_mut()) });
 }
 
 /// Registers a CQ that `ibv_create_cq_ex` made with these attributes.
@@ -330,21 +327,6 @@ impl Wanted {
     }
 }
 
-/// Leaves a CQ to libmlx5. A second call for the same CQ does nothing.
-fn leave_cq(cq: &'static Cq, why: &dyn fmt::Display) {
-    if !cq.left.swap(true, Relaxed) {
-        let raw = cq.raw.get();
-        // SAFETY: the CQ was not left before, so it is in the table, and alive: its destruction
-        // removes it under the control lock, which the caller holds.
-        unsafe {
-            cq.context.objects.of::<ibv_cq>().remove(raw);
-            extended_cq::restore(raw, cq);
-        }
-        report::left(Class::Cq, format_args!("CQ {raw:p}"), why);
-        // The object is not freed: a poll of another thread may hold its lock.
-    }
-}
-
 fn refuse<T>(what: &str, why: &dyn fmt::Display) -> *mut T {
     report::refused(what, why);
     real::set_errno(EOPNOTSUPP);
@@ -529,20 +511,6 @@ fn take_over_cq(cq: &'static Cq) -> Result<(), DvError> {
     Ok(())
 }
 
-/// Removes the completions of a QP that has stopped for good or was reset.
-fn clean(qp: &Qp) {
-    for cq in qp.cqs() {
-        if let Some(direct) = &mut cq.state.lock().direct {
-            direct.clean(qp.number, |completion| {
-                if let (Some(srq), Some(slot)) = (qp.srq(), completion.slot()) {
-                    // A slot of a faulty device that is not in use stays so.
-                    let _ = srq.direct.lock().complete(slot);
-                }
-            });
-        }
-    }
-}
-
 /// Modifies a QP: `modify` calls `ibv_modify_qp`, and `to` is the new state if that changes.
 ///
 /// # Safety
@@ -619,21 +587,4 @@ pub(crate) fn destroy_qp(raw: *mut ibv_qp, destroy: impl FnOnce() -> c_int) -> c
         unsafe { qp.context.objects.of::<ibv_qp>().insert(raw, qp) };
     }
     result
-}
-
-/// Ends a QP that is in no table of addresses any more. The control lock is held.
-fn forget(qp: &'static Qp) {
-    // SAFETY: a QP is freed under the control lock.
-    let current = unsafe { qp.context.qps.get(qp.number) };
-    // Otherwise the number was given out again, and the new QP's thread has cleaned the CQs.
-    if current.is_some_and(|current| ptr::eq(current, qp)) {
-        clean(qp);
-        qp.context.qps.set(qp.number, None);
-    }
-    // A thread that has found the QP by its number holds the lock of one of its CQs.
-    qp.cqs().for_each(|cq| drop(cq.state.lock()));
-    if let Some(srq) = qp.srq() {
-        srq.qps.fetch_sub(1, Relaxed);
-    }
-    free(qp);
 }

@@ -9,69 +9,22 @@
 //! A QP leads to its object by the pointer `wr_send_tso`. Only queues of raw packets have that
 //! function, and such QPs are left to libmlx5.
 
-use core::{cell::UnsafeCell, ffi::c_int, ffi::c_void, ptr};
-use std::{
-    collections::TryReserveError,
-    sync::{OnceLock, atomic::Ordering::Relaxed},
-};
+use core::{ffi::c_int, ffi::c_void, ptr};
+use std::sync::atomic::Ordering::Relaxed;
 
-use biased_lock::{BiasedMutex, Guard};
+use biased_lock::Guard;
 use doorbell_sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_sge};
 use libc::EINVAL;
 use mlx5_direct::{
-    DataSeg, Sq,
+    DataSeg,
     sq::{Staged, WrError},
     wr::{AddressVector, Bind, MAX_BIND_BYTES, Remote, Wr},
 };
 
 use crate::{
+    batch::{Batch, Functions, extended},
     objects::{Qp, SENDS_FROM, find},
-    real,
 };
-
-/// What a thread has from start to complete or abort.
-pub(crate) struct Batch {
-    open: UnsafeCell<Open>,
-    /// Held from start to complete or abort.
-    lock: BiasedMutex<()>,
-    /// libmlx5's functions, if the QP has extended operations.
-    original: OnceLock<Functions>,
-}
-
-// SAFETY: `open` is used only by the thread that holds `lock`.
-unsafe impl Sync for Batch {}
-// SAFETY: the guard inside `open` is there only while a thread is in a batch, and that thread takes
-// it out.
-unsafe impl Send for Batch {}
-
-struct Open {
-    /// Of the batch's lock. Dropped before it, as the first field of the batch.
-    guard: Option<Guard<'static, ()>>,
-    /// `None` without extended operations.
-    staged: Option<Staged>,
-}
-
-impl Batch {
-    /// The batch of a QP with this send queue.
-    ///
-    /// # Errors
-    ///
-    /// There is no memory.
-    ///
-    /// # Safety
-    ///
-    /// A live QP.
-    pub(crate) unsafe fn new(raw: *mut ibv_qp, sq: Option<&Sq>) -> Result<Self, TryReserveError> {
-        // SAFETY: passed on to the caller.
-        let staged = match (unsafe { extended(raw) }, sq) {
-            (None, _) => None,
-            (Some(_), Some(sq)) => Some(Staged::new(sq)?),
-            (Some(_), None) => Some(Staged::without_queue()?),
-        };
-        let open = UnsafeCell::new(Open { guard: None, staged });
-        Ok(Self { open, lock: BiasedMutex::new(()), original: OnceLock::new() })
-    }
-}
 
 /// The QP of an extended QP that was taken over.
 ///
@@ -92,9 +45,9 @@ unsafe fn qp_of(raw: *mut ibv_qp_ex) -> &'static Qp {
 /// As for `qp_of`; this thread is in a batch. One reference at a time.
 #[inline(always)]
 unsafe fn staged(raw: *mut ibv_qp_ex) -> &'static mut Staged {
-    // SAFETY: this thread holds the lock since `start`, by contract; a QP whose functions are those
-    // of this module has extended operations.
-    unsafe { (*qp_of(raw).batch.open.get()).staged.as_mut().unwrap_unchecked() }
+    // SAFETY: passed on to the caller; a QP whose functions are those of this module has extended
+    // operations.
+    unsafe { qp_of(raw).batch.staged() }
 }
 
 /// Begins a request.
@@ -138,18 +91,9 @@ unsafe extern "C" fn start_slow(raw: *mut ibv_qp_ex) {
 /// A live QP, with the guard of its batch.
 #[inline(always)]
 unsafe fn start_with(raw: *mut ibv_qp_ex, guard: Guard<'static, ()>) {
-    // SAFETY: this thread holds the lock. No guard is overwritten: the lock was free.
-    unsafe {
-        (&raw mut (*qp_of(raw).batch.open.get()).guard).write(Some(guard));
-        staged(raw).clear();
-    }
-}
-
-/// Ends this thread's batch.
-#[inline(always)]
-fn end(qp: &Qp) {
-    // SAFETY: this thread holds the lock; the guard is moved out before it is dropped.
-    drop(unsafe { (*qp.batch.open.get()).guard.take() });
+    // SAFETY: passed on to the caller; a QP whose functions are those of this module has extended
+    // operations.
+    unsafe { qp_of(raw).batch.begin(guard) };
 }
 
 unsafe extern "C" fn complete(raw: *mut ibv_qp_ex) -> c_int {
@@ -160,15 +104,21 @@ unsafe extern "C" fn complete(raw: *mut ibv_qp_ex) -> c_int {
         && let Some(sq) = &mut *sq
         && sq.post_staged(staged).is_ok()
     {
-        end(qp);
+        // SAFETY: as above.
+        unsafe { qp.batch.end() };
         return 0;
     }
-    complete_slow(qp, staged)
+    // SAFETY: as above.
+    unsafe { complete_slow(qp, staged) }
 }
 
 /// `complete` of a batch with an error, and of a queue that another thread used last.
+///
+/// # Safety
+///
+/// This thread is in the batch of the QP, and these are its requests.
 #[inline(never)]
-fn complete_slow(qp: &Qp, staged: &Staged) -> c_int {
+unsafe fn complete_slow(qp: &Qp, staged: &Staged) -> c_int {
     let result = match (qp.state.load(Relaxed) >= SENDS_FROM, staged.error()) {
         (false, _) => EINVAL,
         (true, Some(error)) => error.errno(),
@@ -178,13 +128,14 @@ fn complete_slow(qp: &Qp, staged: &Staged) -> c_int {
             Some(Err(error)) => error.errno(),
         },
     };
-    end(qp);
+    // SAFETY: passed on to the caller.
+    unsafe { qp.batch.end() };
     result
 }
 
 unsafe extern "C" fn abort(raw: *mut ibv_qp_ex) {
     // SAFETY: a live QP; this thread is in a batch, by the contract of `ibv_wr_abort`.
-    end(unsafe { qp_of(raw) });
+    unsafe { qp_of(raw).batch.end() };
 }
 
 unsafe extern "C" fn send(raw: *mut ibv_qp_ex) {
@@ -294,65 +245,28 @@ unsafe extern "C" fn set_inline_list(raw: *mut ibv_qp_ex, count: usize, list: *c
     unsafe { staged(raw).set_inline_parts(parts) };
 }
 
-macro_rules! functions {
-    ($($field:ident = $function:ident: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
-        /// The function pointers of an extended QP, as libmlx5 set them.
-        #[derive(Clone, Copy, Debug)]
-        struct Functions {
-            $($field: Option<unsafe extern "C" fn(*mut ibv_qp_ex $(, $arg)*) $(-> $result)?>,)*
-        }
-
-        impl Functions {
-            fn of(qp: &ibv_qp_ex) -> Self {
-                Self { $($field: qp.$field,)* }
-            }
-
-            fn restore(&self, qp: &mut ibv_qp_ex) {
-                $(qp.$field = self.$field;)*
-            }
-        }
-
-        /// Replaces the functions that libmlx5 has set.
-        fn replace(qp: &mut ibv_qp_ex) {
-            $(if qp.$field.is_some() {
-                qp.$field = Some($function);
-            })*
-        }
-    };
-}
-
-functions! {
-    wr_start = start: fn();
-    wr_complete = complete: fn() -> c_int;
-    wr_abort = abort: fn();
-    wr_send = send: fn();
-    wr_send_imm = send_imm: fn(u32);
-    wr_send_inv = send_inv: fn(u32);
-    wr_rdma_read = read: fn(u32, u64);
-    wr_rdma_write = write: fn(u32, u64);
-    wr_rdma_write_imm = write_imm: fn(u32, u64, u32);
-    wr_atomic_cmp_swp = compare_swap: fn(u32, u64, u64, u64);
-    wr_atomic_fetch_add = fetch_add: fn(u32, u64, u64);
-    wr_local_inv = local_inv: fn(u32);
-    wr_bind_mw = bind: fn(*mut ibv_mw, u32, *const ibv_mw_bind_info);
-    wr_set_ud_addr = set_ud_addr: fn(*mut ibv_ah, u32, u32);
-    wr_set_xrc_srqn = set_xrc_srqn: fn(u32);
-    wr_set_sge = set_sge: fn(u32, u64, u32);
-    wr_set_sge_list = set_sge_list: fn(usize, *const ibv_sge);
-    wr_set_inline_data = set_inline: fn(*mut c_void, usize);
-    wr_set_inline_data_list = set_inline_list: fn(usize, *const ibv_data_buf);
-}
-
-/// The extended part of a QP, if it was created with one.
-///
-/// # Safety
-///
-/// A live QP.
-unsafe fn extended<'a>(raw: *mut ibv_qp) -> Option<&'a mut ibv_qp_ex> {
-    let convert = real::ibv_qp_to_qp_ex()?;
-    // SAFETY: live by contract; null if the QP has no extended part.
-    unsafe { convert(raw).as_mut() }
-}
+/// The functions of this module.
+const OURS: Functions = Functions {
+    wr_start: Some(start),
+    wr_complete: Some(complete),
+    wr_abort: Some(abort),
+    wr_send: Some(send),
+    wr_send_imm: Some(send_imm),
+    wr_send_inv: Some(send_inv),
+    wr_rdma_read: Some(read),
+    wr_rdma_write: Some(write),
+    wr_rdma_write_imm: Some(write_imm),
+    wr_atomic_cmp_swp: Some(compare_swap),
+    wr_atomic_fetch_add: Some(fetch_add),
+    wr_local_inv: Some(local_inv),
+    wr_bind_mw: Some(bind),
+    wr_set_ud_addr: Some(set_ud_addr),
+    wr_set_xrc_srqn: Some(set_xrc_srqn),
+    wr_set_sge: Some(set_sge),
+    wr_set_sge_list: Some(set_sge_list),
+    wr_set_inline_data: Some(set_inline),
+    wr_set_inline_data_list: Some(set_inline_list),
+};
 
 /// Puts the functions of this module into a QP that was taken over. Call this again after each
 /// change of the QP's state, with which libmlx5 sets some of its functions again.
@@ -366,7 +280,7 @@ pub(crate) unsafe fn patch(raw: *mut ibv_qp) {
     ours.batch.original.get_or_init(|| Functions::of(qp));
     // SAFETY: the place of a function that the QP does not have.
     unsafe { (&raw mut qp.wr_send_tso).cast::<*const Qp>().write(ptr::from_ref(ours)) };
-    replace(qp);
+    OURS.replace(qp);
 }
 
 /// Puts libmlx5's functions back.

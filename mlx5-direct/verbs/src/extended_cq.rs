@@ -8,10 +8,10 @@
 //! A CQ leads to its object by the pointer `read_tm_info`. A program calls that function only if it
 //! asked for it when it created the CQ, and such CQs are left to libmlx5.
 
-use core::{cell::UnsafeCell, ffi::c_int, mem::zeroed, ptr};
+use core::{ffi::c_int, mem::zeroed, ptr};
 use std::sync::atomic::Ordering::Relaxed;
 
-use biased_lock::{BiasedMutex, Guard};
+use biased_lock::Guard;
 use doorbell_sys::{
     ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_cq_init_attr_mask, ibv_create_cq_wc_flags, ibv_poll_cq_attr,
     ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
@@ -22,31 +22,11 @@ use mlx5_direct::{
     cqe::{CqeFields, RawCqe},
 };
 
-use crate::{objects::Cq, poll};
-
-/// What a thread has from start to end.
-pub(crate) struct Session {
-    open: UnsafeCell<Open>,
-    /// Held from start to end.
-    lock: BiasedMutex<()>,
-    original: Functions,
-}
-
-// SAFETY: `open` is used only by the thread that holds `lock`.
-unsafe impl Sync for Session {}
-
-struct Open {
-    /// Of the session's lock. Dropped before it, as the first field of the session.
-    guard: Option<Guard<'static, ()>>,
-    current: Current,
-}
-
-/// The completion that the readers read.
-struct Current {
-    entry: RawCqe,
-    /// What a change of a key was.
-    change: ibv_wc_opcode::Type,
-}
+use crate::{
+    objects::Cq,
+    poll,
+    session::{Current, Functions, Open, Session},
+};
 
 /// Why an extended CQ with these attributes is left to libmlx5.
 pub(crate) fn obstacle(attr: &ibv_cq_init_attr_ex) -> Option<&'static str> {
@@ -75,18 +55,6 @@ pub(crate) fn obstacle(attr: &ibv_cq_init_attr_ex) -> Option<&'static str> {
         Some("it has attributes that only libmlx5 handles")
     } else {
         None
-    }
-}
-
-impl Session {
-    /// The session of a CQ, which has libmlx5's functions.
-    pub(crate) fn new(cq: &ibv_cq_ex) -> Self {
-        let current = Current { entry: RawCqe::from_bytes(&[0; 64]), change: 0 };
-        Self {
-            open: UnsafeCell::new(Open { guard: None, current }),
-            lock: BiasedMutex::new(()),
-            original: Functions::of(cq),
-        }
     }
 }
 
@@ -121,7 +89,7 @@ unsafe fn session_of(raw: *mut ibv_cq_ex) -> &'static Session {
 #[inline(always)]
 unsafe fn open(raw: *mut ibv_cq_ex) -> &'static mut Open {
     // SAFETY: this thread holds the lock of the session, by contract.
-    unsafe { &mut *session_of(raw).open.get() }
+    unsafe { session_of(raw).open() }
 }
 
 unsafe extern "C" fn start_poll(raw: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
@@ -347,51 +315,25 @@ readers! {
     read_flow_tag -> u32, entry => entry.sop_drop_qpn() & 0x00ff_ffff;
 }
 
-macro_rules! functions {
-    ($($field:ident = $function:ident: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
-        /// The function pointers of an extended CQ, as libmlx5 set them.
-        #[derive(Clone, Copy, Debug)]
-        struct Functions {
-            $($field: Option<unsafe extern "C" fn(*mut ibv_cq_ex $(, $arg)*) $(-> $result)?>,)*
-        }
-
-        impl Functions {
-            fn of(cq: &ibv_cq_ex) -> Self {
-                Self { $($field: cq.$field,)* }
-            }
-
-            fn restore(&self, cq: &mut ibv_cq_ex) {
-                $(cq.$field = self.$field;)*
-            }
-        }
-
-        /// Replaces the functions that libmlx5 has set.
-        fn replace(cq: &mut ibv_cq_ex) {
-            $(if cq.$field.is_some() {
-                cq.$field = Some($function);
-            })*
-        }
-    };
-}
-
-functions! {
-    start_poll = start_poll: fn(*mut ibv_poll_cq_attr) -> c_int;
-    next_poll = next_poll: fn() -> c_int;
-    end_poll = end_poll: fn();
-    read_opcode = read_opcode: fn() -> ibv_wc_opcode::Type;
-    read_vendor_err = read_vendor_err: fn() -> u32;
-    read_byte_len = read_byte_len: fn() -> u32;
-    read_imm_data = read_imm_data: fn() -> u32;
-    read_qp_num = read_qp_num: fn() -> u32;
-    read_src_qp = read_src_qp: fn() -> u32;
-    read_wc_flags = read_wc_flags: fn() -> u32;
-    read_slid = read_slid: fn() -> u32;
-    read_sl = read_sl: fn() -> u8;
-    read_dlid_path_bits = read_dlid_path_bits: fn() -> u8;
-    read_completion_ts = read_completion_ts: fn() -> u64;
-    read_cvlan = read_cvlan: fn() -> u16;
-    read_flow_tag = read_flow_tag: fn() -> u32;
-}
+/// The functions of this module.
+const OURS: Functions = Functions {
+    start_poll: Some(start_poll),
+    next_poll: Some(next_poll),
+    end_poll: Some(end_poll),
+    read_opcode: Some(read_opcode),
+    read_vendor_err: Some(read_vendor_err),
+    read_byte_len: Some(read_byte_len),
+    read_imm_data: Some(read_imm_data),
+    read_qp_num: Some(read_qp_num),
+    read_src_qp: Some(read_src_qp),
+    read_wc_flags: Some(read_wc_flags),
+    read_slid: Some(read_slid),
+    read_sl: Some(read_sl),
+    read_dlid_path_bits: Some(read_dlid_path_bits),
+    read_completion_ts: Some(read_completion_ts),
+    read_cvlan: Some(read_cvlan),
+    read_flow_tag: Some(read_flow_tag),
+};
 
 /// Puts the functions of this module into a CQ.
 ///
@@ -402,7 +344,7 @@ pub(crate) unsafe fn patch(raw: *mut ibv_cq_ex, cq: &'static Cq) {
     // SAFETY: a live CQ that no other thread knows yet.
     unsafe {
         (&raw mut (*raw).read_tm_info).cast::<*const Cq>().write(ptr::from_ref(cq));
-        replace(&mut *raw);
+        OURS.replace(&mut *raw);
     }
 }
 

@@ -6,7 +6,7 @@
 //! libibverbs (`exports`). It takes queues over as they are created (`control`). In each mlx5
 //! context it replaces the function pointers of the data path: `post_send`, `post_recv`,
 //! `post_srq_recv`, `poll_cq`, `req_notify_cq` and `bind_mw` (`context`). The new functions look
-//! the object up by its address (`table`): objects of the library are posted to and polled here
+//! the object up by its address (`objects`): objects of the library are posted to and polled here
 //! (`post`, `poll`, `extended`); for all others, the pointer of libmlx5 is called. Extended CQs have
 //! functions of their own, which are replaced in each (`extended_cq`).
 //!
@@ -30,18 +30,23 @@
 //! SRQ. A session lasts while the program does as it likes, so no thread waits for a session while it
 //! holds another lock. No call of verbs is made while a lock of an object is held.
 
+mod batch;
 mod context;
 mod control;
+mod cq_buffer;
 pub mod exports;
 mod extended;
 mod extended_cq;
 mod fork;
+mod linker;
 pub mod lookups;
 mod objects;
 mod poll;
 mod post;
 mod real;
 mod regions;
+mod register;
 mod report;
+mod session;
 mod table;
 mod wc;

@@ -11,8 +11,7 @@ use mlx5_direct::{
 };
 
 use crate::{
-    context::Context,
-    objects::{CqState, Qp, Receives, Srq, find_first, find_here},
+    objects::{Context, CqState, Qp, Receives, Srq, find_first, find_here},
     report, wc,
 };
 

@@ -10,10 +10,7 @@ use doorbell_sys::{
 use libc::{EINVAL, ENOMEM};
 use mlx5_direct::{RecvWrs, SendWrs, Srq, srq::PostError};
 
-use crate::{
-    context::Context,
-    objects::{Qp, RECEIVES_FROM, Receives, SENDS_FROM, find_first, find_here},
-};
+use crate::objects::{Context, Qp, RECEIVES_FROM, Receives, SENDS_FROM, find_first, find_here};
 
 /// `post_send` of a context's operations.
 ///

@@ -14,7 +14,7 @@ use doorbell_sys::{
 };
 use mlx5_direct::dv::abi::{DvObj, DvQpInit};
 
-use crate::lookups;
+use crate::linker;
 
 /// The next function with this name in the search order of the dynamic linker. A program may have
 /// loaded the libraries outside the global scope, as plug-ins do, and libibverbs loads libmlx5 so:
@@ -25,7 +25,7 @@ pub(crate) fn find(name: &CStr) -> *mut c_void {
     // The handle keeps the library loaded, also if the function was found before.
     match library_of(name) {
         // SAFETY: a handle, and a C string.
-        Some(library) if found.is_null() => unsafe { lookups::find_in(library, name.as_ptr()) },
+        Some(library) if found.is_null() => unsafe { linker::find_in(library, name.as_ptr()) },
         _ => found,
     }
 }

@@ -159,6 +159,9 @@ unsafe fn zeroed<T>() -> Option<Box<T>> {
     }
 }
 
+/// Why a context or an object is left, if memory is short.
+pub(crate) const NO_MEMORY: &str = "no memory for it";
+
 /// Puts a value on the heap, to be freed as a box; drops it and returns `None` without memory.
 pub(crate) fn leak<T>(value: T) -> Option<&'static mut T> {
     const { assert!(size_of::<T>() > 0) };

@@ -11,13 +11,14 @@ use doorbell_sys::{ibv_cq, ibv_qp, ibv_qp_state, ibv_recv_wr, ibv_sge, ibv_srq};
 use libc::c_int;
 use mlx5_direct::DataSeg;
 
-use super::{forget, leave_cq, registers};
+use super::end::{forget, leave_cq};
+use super::registers;
 use crate::{
-    context::NO_MEMORY,
     extended, fork,
     objects::{Cq, Qp, Receives, SENDS_FROM, Srq, find},
     report,
     report::Class,
+    table::NO_MEMORY,
 };
 
 fn push<T>(all: &mut Vec<T>, one: T) -> Result<(), &'static str> {

@@ -1,4 +1,4 @@
-#![expect(unsafe_code, reason = "a CQ's buffer, and libibverbs' function for drivers")]
+#![expect(unsafe_code, reason = "libibverbs' function for drivers")]
 //! `ibv_resize_cq` of a CQ that was taken over.
 //!
 //! libmlx5's own function would copy entries that were polled already: it does not know the
@@ -6,58 +6,19 @@
 //! the old buffer until the CQ is destroyed. Its part of the CQ is stale, so a CQ that was resized
 //! here does not go back.
 
-use core::{
-    ffi::{c_int, c_void},
-    ptr::{self, NonNull},
-};
+use core::ffi::c_int;
 
 use doorbell_sys::ibv_cq;
 use libc::{EINVAL, EIO, ENOMEM, EOPNOTSUPP};
 use mlx5_direct::CqBuffer;
 
 use crate::{
+    cq_buffer::Buffer,
     fork,
     objects::{CqState, find},
     real::{self, ResizeAnswer, ResizeCommand},
     report,
 };
-
-/// Whole pages of memory for the entries of a CQ. A child process does not have them, if the
-/// program has called `ibv_fork_init`.
-pub(crate) struct Buffer {
-    at: NonNull<c_void>,
-    bytes: usize,
-}
-
-// SAFETY: memory without thread affinity.
-unsafe impl Send for Buffer {}
-
-impl Buffer {
-    fn new(bytes: usize) -> Option<Self> {
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping.
-        let at = unsafe { libc::mmap(ptr::null_mut(), bytes, prot, flags, -1, 0) };
-        let at = NonNull::new(at).filter(|at| at.as_ptr() != libc::MAP_FAILED)?;
-        let buffer = Self { at, bytes };
-        // SAFETY: whole pages of the mapping.
-        match real::ibv_dontfork_range().map_or(0, |dontfork| unsafe { dontfork(at.as_ptr(), bytes) }) {
-            0 => Some(buffer),
-            _ => None,
-        }
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, which nobody uses any more.
-        unsafe {
-            if let Some(dofork) = real::ibv_dofork_range() {
-                dofork(self.at.as_ptr(), self.bytes);
-            }
-            libc::munmap(self.at.as_ptr(), self.bytes);
-        }
-    }
-}
 
 /// Resizes a CQ; `resize` is libmlx5's way.
 ///
@@ -105,14 +66,13 @@ unsafe fn resize_direct(raw: *mut ibv_cq, cqe: c_int, state: &mut CqState) -> c_
     };
     // SAFETY: the buffer has that size. The state keeps it until it has another one, or until the
     // CQ is destroyed.
-    let new = match unsafe { CqBuffer::from_raw_parts(buffer.at.as_ptr().cast(), count, direct.cqe_bytes()) }
-    {
+    let new = match unsafe { CqBuffer::from_raw_parts(buffer.as_ptr().cast(), count, direct.cqe_bytes()) } {
         Ok(new) => new,
         Err(_) => return EINVAL,
     };
     // The device counts what was not returned.
     direct.release();
-    let mut request = ResizeCommand::new(buffer.at.as_ptr() as u64, direct.cqe_bytes() as u16);
+    let mut request = ResizeCommand::new(buffer.as_ptr() as u64, direct.cqe_bytes() as u16);
     let mut answer = ResizeAnswer::default();
     // SAFETY: a live CQ by contract; request and answer of mlx5 with their sizes.
     let result = real::call(|| unsafe {
