@@ -5,7 +5,6 @@ use std::ffi::c_void;
 use std::ffi::{CStr, OsStr};
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
@@ -313,47 +312,6 @@ impl Context {
     pub fn link_layer(&self, port: u8) -> Result<LinkLayer> {
         let known = usize::from(port).checked_sub(1).and_then(|at| self.inner.link_layers.get(at)?.get());
         known.map_or_else(|| self.port(port).map(|attr| attr.link_layer), |known| Ok(*known))
-    }
-
-    /// The GIDs of port `port`.
-    ///
-    /// # Errors
-    /// EINVAL when the device has no such port.
-    ///
-    /// # References
-    /// ibv_query_gid_table(3)
-    pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>> {
-        gid::table(self, port)
-    }
-
-    /// The index of the GID with this address on `port`; RoCE v2 is preferred to RoCE v1.
-    ///
-    /// # Errors
-    /// ENOMEM; a table that cannot be read has no GID.
-    pub fn find_gid(&self, port: u8, address: IpAddr) -> Result<Option<u8>> {
-        Ok(self.readable_gids(port)?.and_then(|entries| gid::find(&entries, address)))
-    }
-
-    fn readable_gids(&self, port: u8) -> Result<Option<Vec<GidEntry>>> {
-        match self.gids(port) {
-            Err(error) if error.errno() == libc::ENOMEM => Err(error),
-            entries => Ok(entries.ok()),
-        }
-    }
-
-    /// The address of `port`: that of its first IPv4 RoCE v2 GID, otherwise of its first routable
-    /// IPv6 GID, otherwise of any GID.
-    ///
-    /// # Errors
-    /// ENOMEM; a table that cannot be read has no GID.
-    pub fn address(&self, port: u8) -> Result<Option<IpAddr>> {
-        Ok(self.readable_gids(port)?.and_then(|entries| gid::first_address(&entries, None)))
-    }
-
-    /// The network interface of `port`, if it has one.
-    #[must_use]
-    pub fn netdev(&self, port: u8) -> Option<String> {
-        self.gids(port).ok()?.into_iter().find_map(|entry| entry.netdev)
     }
 
     /// The verbs object, for calls that this crate does not wrap; valid while a clone of this

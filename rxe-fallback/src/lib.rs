@@ -46,6 +46,7 @@ pub mod cm;
 pub mod cq;
 pub mod device;
 pub mod error;
+mod kind;
 pub mod mr;
 pub mod mw;
 pub mod pd;
@@ -78,6 +79,6 @@ pub use qp::{
 };
 pub use srq::{MOST_STAGED, Srq, SrqAttr, SrqInit, StagedRecv};
 pub use ud::{GRH_LEN, UdRecvBuffer, UdRecvWr};
-pub use wr::{PostError, PostListError, RecvWr, Sge};
+pub use wr::{PostError, PostListError, Receive, RecvWr, Sge};
 
 pub(crate) use util::{is_shared, log_failed_drop, set_nonblocking, token_from, token_into};

@@ -10,8 +10,6 @@ use doorbell_sys as sys;
 use crate::error::{Error, Result};
 use crate::mr::{Access, Mr};
 use crate::pd::Pd;
-use crate::qp::{Qp, SendFlags};
-use crate::wr::{PostError, refused};
 
 /// Kind of memory window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,27 +94,6 @@ impl Mw {
             if error.is_unsupported() { refused() } else { error }
         })?;
         Ok(Self { inner: Arc::new(MwInner { raw, kind, pd: pd.clone() }) })
-    }
-
-    /// Binds a window of type 1 through `qp`; the result comes as a completion of `qp`'s send CQ.
-    ///
-    /// # Errors
-    /// [`PostError::Full`] when the queue is full; [`PostError::Refused`] with EINVAL when the
-    /// window is of type 2, which is bound with [`SendOp::BindMw`](crate::SendOp::BindMw), else
-    /// with `ibv_bind_mw`'s errno.
-    ///
-    /// # References
-    /// ibv_bind_mw(3)
-    pub fn bind(&self, qp: &Qp, wr_id: u64, bind: &BindMw<'_>, flags: SendFlags) -> Result<(), PostError> {
-        if self.inner.kind != MwKind::Type1 {
-            return Err(PostError::Refused(libc::EINVAL));
-        }
-        let mut raw_bind = sys::ibv_mw_bind { wr_id, send_flags: flags.bits(), bind_info: bind.to_sys() };
-        // SAFETY: QP, window and region are alive; the struct lives for the call.
-        match unsafe { sys::ibv_bind_mw(qp.raw(), self.raw(), &mut raw_bind) } {
-            0 => Ok(()),
-            returned => Err(refused(returned)),
-        }
     }
 
     /// The window's key; after a type 1 binding was posted, the new one.

@@ -4,33 +4,24 @@
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::AtomicU8;
 
 use doorbell_sys as sys;
 
 use crate::cq::{Cq, create_failed};
-use crate::error::{Error, Result, check};
+use crate::error::{Error, Result};
+pub use crate::kind::QpKind;
 use crate::pd::Pd;
 use crate::srq::Srq;
-use crate::ud::{UdRecvBuffer, UdRecvWr};
-use crate::wr::{PostError, PostListError, RecvWr, Sge, post_receives, refused};
+use crate::wr::{PostError, PostListError, Receive, RecvWr, Sge, in_chains, refused};
 
 mod attr;
+mod bind;
 mod send;
+mod states;
 
 pub use attr::{AttrMask, QpAttr, QpState, RtrAttr, RtsAttr};
 pub use send::{SendFlags, SendOp, SendWr, UdDest};
-
-/// Transport of a QP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum QpKind {
-    /// Reliable connection.
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Unreliable datagrams.
-    Ud,
-}
 
 /// The attributes that a QP is created with.
 #[derive(Debug, Clone, Copy)]
@@ -199,44 +190,36 @@ impl Qp {
         self.post_recv_list(&[RecvWr { wr_id, sges }]).map_err(|stopped| stopped.reason)
     }
 
-    /// Posts receives in order, up to the first that cannot be posted; allocates nothing.
+    /// Posts receives in order, up to the first that cannot be posted; allocates nothing. The
+    /// receives of a UD QP are [`UdRecvWr`](crate::UdRecvWr)s.
     ///
     /// # Errors
     /// Where it stopped and why; the receives before that are posted.
     ///
     /// # References
     /// ibv_post_recv(3)
-    pub fn post_recv_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
-        if self.inner.kind == QpKind::Ud && !wrs.is_empty() {
-            return Err(PostListError { index: 0, reason: PostError::NeedsGrhArea });
+    pub fn post_recv_list<W: Receive>(&self, wrs: &[W]) -> Result<(), PostListError> {
+        let is_ud = self.inner.kind == QpKind::Ud;
+        let reason = match (is_ud, W::HAS_GRH_AREA) {
+            (true, false) => Some(PostError::NeedsGrhArea),
+            (false, true) => Some(PostError::NoGrhArea),
+            _ => self.inner.srq.is_some().then_some(PostError::HasSrq),
+        };
+        if let Some(reason) = reason.filter(|_| !wrs.is_empty()) {
+            return Err(PostListError { index: 0, reason });
         }
-        self.post_recv_any(wrs)
-    }
-
-    /// Posts one receive of a UD QP.
-    ///
-    /// # Errors
-    /// As [`Qp::post_recv`]; [`PostError::NoGrhArea`] when this is no UD QP.
-    pub fn post_recv_ud(&self, wr_id: u64, buffer: &UdRecvBuffer) -> Result<(), PostError> {
-        self.post_recv_list_ud(&[UdRecvWr { wr_id, buffer: *buffer }]).map_err(|stopped| stopped.reason)
-    }
-
-    /// Posts receives of a UD QP, with the contract of [`Qp::post_recv_list`].
-    ///
-    /// # Errors
-    /// As [`Qp::post_recv_list`]; [`PostError::NoGrhArea`] when this is no UD QP.
-    pub fn post_recv_list_ud(&self, wrs: &[UdRecvWr]) -> Result<(), PostListError> {
-        if self.inner.kind != QpKind::Ud && !wrs.is_empty() {
-            return Err(PostListError { index: 0, reason: PostError::NoGrhArea });
-        }
-        self.post_recv_any(wrs)
+        in_chains(wrs, self.inner.caps.max_recv_sge as usize, |chain, bad| {
+            // SAFETY: the QP is alive; the chain and its segments live for the call, and the verb
+            // copies them.
+            unsafe { sys::ibv_post_recv(self.raw(), chain, bad) }
+        })
     }
 
     /// Posts one receive to a QP of any kind, as plain segments.
     ///
     /// On a UD QP the payload starts after the first [`GRH_LEN`](crate::GRH_LEN) bytes of the
-    /// segments, and the completion's length counts those. [`Qp::post_recv_ud`] knows that; this is
-    /// for callers who get their segments from others who do.
+    /// segments, and the completion's length counts those. A [`UdRecvBuffer`](crate::UdRecvBuffer)
+    /// knows that; this is for callers who get their segments from others who do.
     ///
     /// # Errors
     /// As [`Qp::post_recv`], whatever the kind.
@@ -261,17 +244,6 @@ impl Qp {
         // call, and the verb copies them. The segments' memory is reached through keys only.
         let returned = unsafe { sys::ibv_post_recv(self.raw(), &mut raw, &mut bad) };
         if returned == 0 { Ok(()) } else { Err(refused(returned)) }
-    }
-
-    fn post_recv_any<W: crate::wr::Receive>(&self, wrs: &[W]) -> Result<(), PostListError> {
-        if self.inner.srq.is_some() && !wrs.is_empty() {
-            return Err(PostListError { index: 0, reason: PostError::HasSrq });
-        }
-        post_receives(wrs, self.inner.caps.max_recv_sge as usize, |chain, bad| {
-            // SAFETY: the QP is alive; the chain and its segments live for the call, and the verb
-            // copies them.
-            unsafe { sys::ibv_post_recv(self.raw(), chain, bad) }
-        })
     }
 
     /// The QP number, 24 bits.
@@ -380,61 +352,4 @@ fn check_init(pd: &Pd, init: &QpInit<'_>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-impl Qp {
-    /// Sets the attributes in `mask` to the values in `attr`.
-    ///
-    /// # Errors
-    /// `ibv_modify_qp`'s errno, EINVAL when the state does not allow it.
-    ///
-    /// # References
-    /// ibv_modify_qp(3)
-    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        let QpAttr(mut raw) = attr.clone();
-        // SAFETY: the QP is alive; the struct is whole, and the kernel checks what is in it.
-        let returned = unsafe { sys::ibv_modify_qp(self.raw(), &mut raw, mask.bits() as i32) };
-        let moved = mask.contains(AttrMask::STATE);
-        if moved {
-            let to_init = returned == 0 && raw.qp_state == QpState::Init.to_raw();
-            self.inner.init_port.store(if to_init { raw.port_num } else { 0 }, Ordering::Relaxed);
-        }
-        check("ibv_modify_qp", returned).map_err(|error| {
-            if moved {
-                let to = QpState::from(raw.qp_state);
-                return error.with_detail(format!("QP {} to {to:?}", self.num()));
-            }
-            error
-        })
-    }
-
-    /// The port of a QP that this program has moved to INIT and to no state since.
-    pub(crate) fn init_port(&self) -> Option<u8> {
-        Some(self.inner.init_port.load(Ordering::Relaxed)).filter(|&port| port != 0)
-    }
-
-    /// Queries the QP's attributes in `mask` from the device.
-    ///
-    /// # Errors
-    /// `ibv_query_qp`'s errno.
-    ///
-    /// # References
-    /// ibv_query_qp(3)
-    pub fn query(&self, mask: AttrMask) -> Result<QpAttr> {
-        let mut attr = QpAttr::default();
-        // SAFETY: plain integers and pointers, for which zeroes are valid.
-        let mut init: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
-        // SAFETY: the QP is alive; both structs are whole.
-        let returned = unsafe { sys::ibv_query_qp(self.raw(), &mut attr.0, mask.bits() as i32, &mut init) };
-        check("ibv_query_qp", returned)?;
-        Ok(attr)
-    }
-
-    /// The QP's state, from the device.
-    ///
-    /// # Errors
-    /// `ibv_query_qp`'s errno.
-    pub fn state(&self) -> Result<QpState> {
-        Ok(QpState::from(self.query(AttrMask::STATE)?.0.qp_state))
-    }
 }

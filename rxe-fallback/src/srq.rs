@@ -10,10 +10,9 @@ use doorbell_sys as sys;
 
 use crate::cq::create_failed;
 use crate::error::{Error, Result, check};
+use crate::kind::QpKind;
 use crate::pd::Pd;
-use crate::qp::QpKind;
-use crate::ud::{UdRecvBuffer, UdRecvWr};
-use crate::wr::{PostError, PostListError, RecvWr, Sge, post_receives, refused};
+use crate::wr::{PostError, PostListError, Receive, Sge, in_chains, refused};
 
 /// The attributes that an SRQ is created with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +80,7 @@ impl Srq {
         Self::new(pd, init, Serves::Connected)
     }
 
-    /// Creates an SRQ for UD QPs, which takes [`UdRecvBuffer`]s only.
+    /// Creates an SRQ for UD QPs, which takes [`UdRecvWr`](crate::UdRecvWr)s only.
     ///
     /// # Errors
     /// As [`Srq::create`].
@@ -168,41 +167,24 @@ impl Srq {
         }
     }
 
-    /// Posts receives in order, up to the first that cannot be posted; allocates nothing.
+    /// Posts receives in order, up to the first that cannot be posted; allocates nothing. An SRQ for
+    /// UD takes [`UdRecvWr`](crate::UdRecvWr)s.
     ///
     /// # Errors
     /// Where it stopped and why; the receives before that are posted.
     ///
     /// # References
     /// ibv_post_srq_recv(3)
-    pub fn post_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
-        if self.inner.serves == Serves::Datagrams && !wrs.is_empty() {
-            return Err(PostListError { index: 0, reason: PostError::NeedsGrhArea });
+    pub fn post_list<W: Receive>(&self, wrs: &[W]) -> Result<(), PostListError> {
+        let reason = match (self.inner.serves, W::HAS_GRH_AREA) {
+            (Serves::Datagrams, false) => Some(PostError::NeedsGrhArea),
+            (Serves::Connected, true) => Some(PostError::NoGrhArea),
+            _ => None,
+        };
+        if let Some(reason) = reason.filter(|_| !wrs.is_empty()) {
+            return Err(PostListError { index: 0, reason });
         }
-        self.post(wrs)
-    }
-
-    /// Posts one receive for UD.
-    ///
-    /// # Errors
-    /// As [`Srq::post_one`]; [`PostError::NoGrhArea`] when the SRQ is not for UD.
-    pub fn post_one_ud(&self, wr_id: u64, buffer: &UdRecvBuffer) -> Result<(), PostError> {
-        self.post_list_ud(&[UdRecvWr { wr_id, buffer: *buffer }]).map_err(|stopped| stopped.reason)
-    }
-
-    /// Posts receives for UD, with the contract of [`Srq::post_list`].
-    ///
-    /// # Errors
-    /// As [`Srq::post_list`]; [`PostError::NoGrhArea`] when the SRQ is not for UD.
-    pub fn post_list_ud(&self, wrs: &[UdRecvWr]) -> Result<(), PostListError> {
-        if self.inner.serves == Serves::Connected && !wrs.is_empty() {
-            return Err(PostListError { index: 0, reason: PostError::NoGrhArea });
-        }
-        self.post(wrs)
-    }
-
-    fn post<W: crate::wr::Receive>(&self, wrs: &[W]) -> Result<(), PostListError> {
-        post_receives(wrs, self.inner.max_sge as usize, |chain, bad| {
+        in_chains(wrs, self.inner.max_sge as usize, |chain, bad| {
             // SAFETY: the SRQ is alive; the chain and its segments live for the call, and the verb
             // copies them.
             unsafe { sys::ibv_post_srq_recv(self.raw(), chain, bad) }

@@ -91,6 +91,8 @@ impl UdRecvBuffer {
 }
 
 impl Receive for UdRecvWr {
+    const HAS_GRH_AREA: bool = true;
+
     fn wr_id(&self) -> u64 {
         self.wr_id
     }

@@ -9,8 +9,6 @@ use std::mem::MaybeUninit;
 
 use doorbell_sys as sys;
 
-use crate::error::Error;
-
 /// A data segment: `len` bytes at `addr` in the MR that `lkey` names; the same layout as `ibv_sge`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -98,12 +96,6 @@ impl PostError {
             errno => PostError::Refused(errno),
         }
     }
-
-    /// The same as an [`Error`] of `verb`.
-    #[must_use]
-    pub fn into_error(self, verb: &'static str) -> Error {
-        Error::new(verb, self.errno()).with_detail(self.to_string())
-    }
 }
 
 /// Where a list stopped: entries before `index` are posted, `index` and those after it are not.
@@ -119,13 +111,21 @@ pub struct PostListError {
 /// Requests that one call to the device takes; longer lists go in several calls.
 pub(crate) const CHUNK: usize = 64;
 
-/// What the list code needs to know of a receive.
-pub(crate) trait Receive {
+/// A receive of a list.
+pub trait Receive {
+    /// Whether its segments begin with a GRH area, as those of UD do.
+    const HAS_GRH_AREA: bool;
+
+    /// The `wr_id` of the completion.
     fn wr_id(&self) -> u64;
+
+    /// The segments, filled in order.
     fn sges(&self) -> &[Sge];
 }
 
 impl Receive for RecvWr<'_> {
+    const HAS_GRH_AREA: bool = false;
+
     fn wr_id(&self) -> u64 {
         self.wr_id
     }
@@ -137,7 +137,7 @@ impl Receive for RecvWr<'_> {
 /// Posts `wrs` through `post`, a verb with the shape of `ibv_post_recv`, without allocating.
 ///
 /// `post` gets a chain of at most [`CHUNK`] requests whose segments live as long as `wrs`.
-pub(crate) fn post_receives<W: Receive>(
+pub(crate) fn in_chains<W: Receive>(
     wrs: &[W],
     max_sge: usize,
     mut post: impl FnMut(*mut sys::ibv_recv_wr, &mut *mut sys::ibv_recv_wr) -> i32,
@@ -229,8 +229,8 @@ mod tests {
         (0..n).map(|i| Sge { addr: 0x1000 + i as u64, len: 10 + i as u32, lkey: 7 }).collect()
     }
 
-    fn post(queue: &mut Queue, wrs: &[RecvWr<'_>], max_sge: usize) -> Result<(), PostListError> {
-        post_receives(wrs, max_sge, |chain, bad| queue.post(chain, bad))
+    fn post_list(queue: &mut Queue, wrs: &[RecvWr<'_>], max_sge: usize) -> Result<(), PostListError> {
+        in_chains(wrs, max_sge, |chain, bad| queue.post(chain, bad))
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
             let wrs: Vec<_> =
                 (0..len).map(|i| RecvWr { wr_id: i, sges: &segments[..(i % 3) as usize] }).collect();
             let mut queue = Queue { room: 1000, ..Queue::default() };
-            assert_eq!(post(&mut queue, &wrs, 2), Ok(()));
+            assert_eq!(post_list(&mut queue, &wrs, 2), Ok(()));
             let ids: Vec<_> = queue.posted.iter().map(|(id, _)| *id).collect();
             assert_eq!(ids, (0..len).collect::<Vec<_>>());
             assert!(queue.posted.iter().all(|(id, got)| got[..] == segments[..(*id % 3) as usize]));
@@ -253,7 +253,7 @@ mod tests {
         for room in [0, 1, 63, 64, 65, 129] {
             let wrs = vec![RecvWr { wr_id: 0, sges: &[] }; 130];
             let mut queue = Queue { room, ..Queue::default() };
-            let stopped = post(&mut queue, &wrs, 1).unwrap_err();
+            let stopped = post_list(&mut queue, &wrs, 1).unwrap_err();
             assert_eq!(stopped, PostListError { index: room, reason: PostError::Full });
             assert_eq!(queue.posted.len(), room);
         }
@@ -266,7 +266,7 @@ mod tests {
             let mut wrs = vec![RecvWr { wr_id: 0, sges: &segments[..2] }; 130];
             wrs[bad].sges = &segments;
             let mut queue = Queue { room: 1000, ..Queue::default() };
-            let stopped = post(&mut queue, &wrs, 2).unwrap_err();
+            let stopped = post_list(&mut queue, &wrs, 2).unwrap_err();
             let reason = PostError::TooManySegments { given: 3, max: 2 };
             assert_eq!(stopped, PostListError { index: bad, reason });
             assert_eq!(queue.posted.len(), bad);
@@ -279,14 +279,14 @@ mod tests {
         let mut wrs = vec![RecvWr { wr_id: 0, sges: &segments[..1] }; 10];
         wrs[8].sges = &segments;
         let mut queue = Queue { room: 5, ..Queue::default() };
-        assert_eq!(post(&mut queue, &wrs, 1), Err(PostListError { index: 5, reason: PostError::Full }));
+        assert_eq!(post_list(&mut queue, &wrs, 1), Err(PostListError { index: 5, reason: PostError::Full }));
     }
 
     #[test]
     fn missing_bad_request_gives_no_wrong_index() {
         let wrs = vec![RecvWr { wr_id: 0, sges: &[] }; 100];
         let mut queue = Queue { room: 64, silent: true, ..Queue::default() };
-        assert_eq!(post(&mut queue, &wrs, 1).unwrap_err().index, 64);
+        assert_eq!(post_list(&mut queue, &wrs, 1).unwrap_err().index, 64);
     }
 
     #[test]

@@ -3,15 +3,12 @@
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use doorbell_sys as sys;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::event::CmEvent;
-use crate::error::{Error, Result, check_errno};
+use crate::error::{Error, Result};
 
 /// The channel of rdma_cm events; cheap to clone, never blocks.
 #[derive(Debug, Clone)]
@@ -58,56 +55,6 @@ impl EventChannel {
         Ok(channel)
     }
 
-    /// The next event, acknowledged; `None` when there is none.
-    ///
-    /// # Errors
-    /// `rdma_get_cm_event`'s errno.
-    ///
-    /// # References
-    /// rdma_get_cm_event(3)
-    pub fn next_event(&self) -> Result<Option<CmEvent>> {
-        let _guard = self.lock();
-        let mut raw = ptr::null_mut();
-        // SAFETY: the channel is alive; the event is written before a 0 is returned. The lock keeps
-        // every other call on ids of this channel out while their fields are written.
-        let returned = unsafe { sys::rdma_get_cm_event(self.raw(), &mut raw) };
-        if let Err(error) = check_errno("rdma_get_cm_event", returned) {
-            return match error.errno() {
-                libc::EAGAIN | libc::EINTR => Ok(None),
-                _ => Err(error),
-            };
-        }
-        // SAFETY: an event just read; its ids are alive because destroying them takes the lock held
-        // here.
-        let event = unsafe { CmEvent::copy_out(&*raw, self) };
-        // SAFETY: acknowledged once, after everything was copied out.
-        unsafe { sys::rdma_ack_cm_event(raw) };
-        Ok(Some(event))
-    }
-
-    /// The next event, waiting for it for at most `timeout`.
-    ///
-    /// # Errors
-    /// As [`EventChannel::next_event`].
-    pub fn next_event_timeout(&self, timeout: Duration) -> Result<Option<CmEvent>> {
-        let deadline = Instant::now() + timeout;
-        loop {
-            if let Some(event) = self.next_event()? {
-                return Ok(Some(event));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            let millis = left.as_millis().saturating_add(1).min(i32::MAX as u128) as i32;
-            let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut fds, PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)) {
-                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                Err(errno) => return Err(Error::new("poll", errno as i32)),
-            }
-        }
-    }
-
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
         // Poisoning is ignored: the lock guards C data, which a Rust panic cannot leave half
         // written.
@@ -141,18 +88,5 @@ impl Drop for ChannelInner {
         // SAFETY: created by rdma_create_event_channel, freed only here; ids on it hold a clone, so
         // none is left.
         unsafe { sys::rdma_destroy_event_channel(self.raw.as_ptr()) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn channel_opens_or_says_what_is_missing() {
-        match EventChannel::create() {
-            Ok(channel) => assert!(channel.next_event().unwrap().is_none()),
-            Err(error) => assert!(error.detail().is_some(), "{error}"),
-        }
     }
 }

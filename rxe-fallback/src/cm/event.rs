@@ -1,11 +1,17 @@
-//! rdma_cm events as owned values.
-#![expect(unsafe_code, reason = "reads librdmacm's structs")]
+//! rdma_cm events: reading them from a channel, as owned values.
+#![expect(unsafe_code, reason = "calls into librdmacm, and reads its structs")]
+
+use std::os::fd::AsFd;
+use std::ptr;
+use std::time::{Duration, Instant};
 
 use doorbell_sys as sys;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::channel::EventChannel;
 use super::id::CmId;
 use crate::ah::AhAttr;
+use crate::error::{Error, Result, check_errno};
 
 /// The kinds of rdma_cm events.
 ///
@@ -125,7 +131,7 @@ const INVALID_SERVICE_ID: i32 = 8;
 impl CmEvent {
     /// # Safety
     /// `raw` was read from `channel` and not yet acknowledged, and the channel's lock is held.
-    pub(super) unsafe fn copy_out(raw: &sys::rdma_cm_event, channel: &EventChannel) -> Self {
+    unsafe fn copy_out(raw: &sys::rdma_cm_event, channel: &EventChannel) -> Self {
         let kind = CmEventKind::from(raw.event);
         // SAFETY: librdmacm gives each event a live id; the lock keeps it so.
         let token = crate::token_from(unsafe { (*raw.id).context });
@@ -211,9 +217,69 @@ impl CmEvent {
     }
 }
 
+impl EventChannel {
+    /// The next event, acknowledged; `None` when there is none.
+    ///
+    /// # Errors
+    /// `rdma_get_cm_event`'s errno.
+    ///
+    /// # References
+    /// rdma_get_cm_event(3)
+    pub fn next_event(&self) -> Result<Option<CmEvent>> {
+        let _guard = self.lock();
+        let mut raw = ptr::null_mut();
+        // SAFETY: the channel is alive; the event is written before a 0 is returned. The lock keeps
+        // every other call on ids of this channel out while their fields are written.
+        let returned = unsafe { sys::rdma_get_cm_event(self.raw(), &mut raw) };
+        if let Err(error) = check_errno("rdma_get_cm_event", returned) {
+            return match error.errno() {
+                libc::EAGAIN | libc::EINTR => Ok(None),
+                _ => Err(error),
+            };
+        }
+        // SAFETY: an event just read; its ids are alive because destroying them takes the lock held
+        // here.
+        let event = unsafe { CmEvent::copy_out(&*raw, self) };
+        // SAFETY: acknowledged once, after everything was copied out.
+        unsafe { sys::rdma_ack_cm_event(raw) };
+        Ok(Some(event))
+    }
+
+    /// The next event, waiting for it for at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`EventChannel::next_event`].
+    pub fn next_event_timeout(&self, timeout: Duration) -> Result<Option<CmEvent>> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(event) = self.next_event()? {
+                return Ok(Some(event));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let millis = left.as_millis().saturating_add(1).min(i32::MAX as u128) as i32;
+            let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(errno) => return Err(Error::new("poll", errno as i32)),
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn channel_opens_or_says_what_is_missing() {
+        match EventChannel::create() {
+            Ok(channel) => assert!(channel.next_event().unwrap().is_none()),
+            Err(error) => assert!(error.detail().is_some(), "{error}"),
+        }
+    }
 
     fn event(kind: CmEventKind, status: i32) -> CmEvent {
         CmEvent {

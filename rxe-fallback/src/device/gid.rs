@@ -1,4 +1,4 @@
-//! GIDs and their addresses.
+//! The GIDs of ports, and their addresses.
 #![expect(unsafe_code, reason = "calls into libibverbs")]
 
 use std::fmt;
@@ -100,7 +100,50 @@ unsafe extern "C" {
     ) -> libc::c_int;
 }
 
-pub(super) fn table(context: &Context, port: u8) -> Result<Vec<GidEntry>> {
+impl Context {
+    /// The GIDs of port `port`.
+    ///
+    /// # Errors
+    /// EINVAL when the device has no such port.
+    ///
+    /// # References
+    /// ibv_query_gid_table(3)
+    pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>> {
+        table(self, port)
+    }
+
+    /// The index of the GID with this address on `port`; RoCE v2 is preferred to RoCE v1.
+    ///
+    /// # Errors
+    /// ENOMEM; a table that cannot be read has no GID.
+    pub fn find_gid(&self, port: u8, address: IpAddr) -> Result<Option<u8>> {
+        Ok(self.readable_gids(port)?.and_then(|entries| find(&entries, address)))
+    }
+
+    pub(super) fn readable_gids(&self, port: u8) -> Result<Option<Vec<GidEntry>>> {
+        match self.gids(port) {
+            Err(error) if error.errno() == libc::ENOMEM => Err(error),
+            entries => Ok(entries.ok()),
+        }
+    }
+
+    /// The address of `port`: that of its first IPv4 RoCE v2 GID, otherwise of its first routable
+    /// IPv6 GID, otherwise of any GID.
+    ///
+    /// # Errors
+    /// ENOMEM; a table that cannot be read has no GID.
+    pub fn address(&self, port: u8) -> Result<Option<IpAddr>> {
+        Ok(self.readable_gids(port)?.and_then(|entries| first_address(&entries, None)))
+    }
+
+    /// The network interface of `port`, if it has one.
+    #[must_use]
+    pub fn netdev(&self, port: u8) -> Option<String> {
+        self.gids(port).ok()?.into_iter().find_map(|entry| entry.netdev)
+    }
+}
+
+fn table(context: &Context, port: u8) -> Result<Vec<GidEntry>> {
     let attr = context.port(port)?;
     let ethernet = attr.link_layer == LinkLayer::Ethernet;
     let entries = match whole_table(context, port, attr.gid_tbl_len) {
@@ -190,7 +233,7 @@ fn entry(raw: &sys::ibv_gid_entry, ethernet: bool, netdev: Option<String>) -> Gi
     }
 }
 
-pub(super) fn find(entries: &[GidEntry], address: IpAddr) -> Option<u8> {
+fn find(entries: &[GidEntry], address: IpAddr) -> Option<u8> {
     let matching = || entries.iter().filter(|e| e.ip == Some(address));
     matching()
         .find(|e| e.kind == GidKind::RoceV2)

@@ -1,8 +1,7 @@
 //! Posting sends.
 //!
 //! Inline data is given as bytes, not as segments: the CPU reads it during the post without a key
-//! check, so it would read any address. [`Qp::post_send_inline_sges`] takes segments and is
-//! `unsafe` for that reason.
+//! check, so it would read any address.
 #![expect(unsafe_code, reason = "chains of raw work requests")]
 
 use std::mem::MaybeUninit;
@@ -148,7 +147,7 @@ impl Qp {
         if wr.inline.is_some() {
             return self.post_send_list(std::slice::from_ref(wr)).map_err(|stopped| stopped.reason);
         }
-        self.post_plain(wr)
+        self.submit(wr)
     }
 
     /// Posts one send on a connected QP. The operation and the number of segments are known where this
@@ -167,14 +166,14 @@ impl Qp {
         sges: &[Sge; N],
         flags: SendFlags,
     ) -> Result<(), PostError> {
-        self.post_plain(&SendWr { wr_id, sges, inline: None, op, flags, ud: None })
+        self.submit(&SendWr { wr_id, sges, inline: None, op, flags, ud: None })
     }
 
     /// Posts one send without inline data.
     #[inline(always)]
-    fn post_plain(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+    fn submit(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.check(wr)?;
-        let mut raw = to_sys(wr, 0);
+        let mut raw = to_sys(wr);
         let mut bad = ptr::null_mut();
         // SAFETY: the QP is alive; the request, whose `next` is NULL, and its segments live for the
         // call, and the verb copies them. The segments' memory is reached through keys only.
@@ -190,29 +189,6 @@ impl Qp {
     /// # References
     /// ibv_post_send(3)
     pub fn post_send_list(&self, wrs: &[SendWr<'_>]) -> Result<(), PostListError> {
-        self.post_sends(wrs, 0)
-    }
-
-    /// Posts an inline send: the CPU reads its segments during the call, so that their memory can
-    /// be reused at once.
-    ///
-    /// # Errors
-    /// As [`Qp::post_send`]; [`PostError::InlineTooLong`] when the segments are longer than the QP
-    /// was made for.
-    ///
-    /// # Safety
-    /// Each segment of `wr` is readable memory of this process, and nothing writes it during the
-    /// call.
-    pub unsafe fn post_send_inline_sges(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let given = wr.sges.iter().map(|sge| sge.len as usize).sum();
-        let max = self.caps().max_inline as usize;
-        if given > max {
-            return Err(PostError::InlineTooLong { given, max });
-        }
-        self.post_sends(std::slice::from_ref(wr), INLINE).map_err(|stopped| stopped.reason)
-    }
-
-    fn post_sends(&self, wrs: &[SendWr<'_>], extra_flags: u32) -> Result<(), PostListError> {
         let mut chain = [const { MaybeUninit::<sys::ibv_send_wr>::uninit() }; CHUNK];
         let mut inline = [const { MaybeUninit::<Sge>::uninit() }; CHUNK];
         for (number, chunk) in wrs.chunks(CHUNK).enumerate() {
@@ -228,7 +204,7 @@ impl Qp {
                         let next = if i + 1 == good { ptr::null_mut() } else { base.add(i + 1) };
                         (next, base.add(i), inline.add(i))
                     };
-                    let mut raw = to_sys(wr, extra_flags);
+                    let mut raw = to_sys(wr);
                     raw.next = next;
                     if let Some(bytes) = wr.inline {
                         let addr = bytes.as_ptr().expose_provenance() as u64;
@@ -245,8 +221,7 @@ impl Qp {
                 let mut bad = ptr::null_mut();
                 // SAFETY: the QP is alive; the chain, its segments and its inline bytes live for
                 // the call, and the verb copies them. Without INLINE the segments' memory is
-                // reached through keys only; with it, the memory is a borrowed slice or was
-                // promised readable (post_send_inline_sges).
+                // reached through keys only; with it, the memory is a borrowed slice.
                 let returned = unsafe { sys::ibv_post_send(self.raw(), base, &mut bad) };
                 if returned != 0 {
                     let done =
@@ -290,7 +265,7 @@ impl Qp {
 }
 
 #[inline(always)]
-fn to_sys(wr: &SendWr<'_>, extra_flags: u32) -> sys::ibv_send_wr {
+fn to_sys(wr: &SendWr<'_>) -> sys::ibv_send_wr {
     use sys::ibv_wr_opcode as op;
     // SAFETY: plain integers and pointers, for which zeroes are valid.
     let mut raw: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
@@ -298,7 +273,7 @@ fn to_sys(wr: &SendWr<'_>, extra_flags: u32) -> sys::ibv_send_wr {
     // The verbs only read the segments (struct ibv_send_wr has no const).
     raw.sg_list = wr.sges.as_ptr().cast_mut().cast();
     raw.num_sge = wr.sges.len() as i32;
-    raw.send_flags = wr.flags.bits() | extra_flags;
+    raw.send_flags = wr.flags.bits();
     let imm = |value: u32| sys::imm_data_invalidated_rkey_union_t { imm_data: value.to_be() };
     let key = |rkey: u32| sys::imm_data_invalidated_rkey_union_t { invalidated_rkey: rkey };
     raw.opcode = match wr.op {
@@ -362,7 +337,7 @@ mod tests {
 
     #[test]
     fn immediate_data_goes_out_in_network_order() {
-        let raw = to_sys(&SendWr::new(9, SendOp::SendImm(0x0102_0304), &[]), 0);
+        let raw = to_sys(&SendWr::new(9, SendOp::SendImm(0x0102_0304), &[]));
         // SAFETY: written as imm_data.
         let word = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
         assert_eq!(word.to_ne_bytes(), [1, 2, 3, 4]);
@@ -372,7 +347,7 @@ mod tests {
     #[test]
     fn atomics_carry_address_key_and_operands() {
         let op = SendOp::CmpSwap { remote_addr: 0x1000, rkey: 7, compare: 1, swap: 2 };
-        let raw = to_sys(&SendWr::new(0, op, &[]), 0);
+        let raw = to_sys(&SendWr::new(0, op, &[]));
         // SAFETY: written as atomic.
         let atomic = unsafe { raw.wr.atomic };
         assert_eq!((atomic.remote_addr, atomic.rkey, atomic.compare_add, atomic.swap), (0x1000, 7, 1, 2));

@@ -2,6 +2,7 @@
 
 use rxe_fallback::{
     AsyncKind, AsyncObject, Mr, Pd, PostError, PostListError, QpKind, RecvWr, SendWr, Sge, Srq, SrqInit,
+    UdRecvBuffer, UdRecvWr,
 };
 
 use crate::support::{ALL, Endpoint, Ends, Shape, TestResult, all_good, async_event, ensure, same};
@@ -220,8 +221,9 @@ fn last_wqe_event_names_the_endpoint(ends: &Ends) -> TestResult {
 
 fn receives_for_datagrams_are_refused(ends: &Ends) -> TestResult {
     let (srq, mr) = create(ends, 8, 1)?;
-    let buffer = rxe_fallback::UdRecvBuffer::new(&mr, 0, 100)?;
-    same("datagram", srq.post_one_ud(0, &buffer), Err(PostError::NoGrhArea))?;
+    let buffer = UdRecvBuffer::new(&mr, 0, 100)?;
+    let refused = Err(PostListError { index: 0, reason: PostError::NoGrhArea });
+    same("datagram", srq.post_list(&[UdRecvWr { wr_id: 0, buffer }]), refused)?;
     let shape = Shape { kind: QpKind::Ud, srq: Some(&srq), ..Shape::default() };
     ensure(Endpoint::new(&ends.b, &shape).is_err(), || "a UD QP on a connected SRQ".to_owned())
 }

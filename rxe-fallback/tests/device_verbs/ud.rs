@@ -6,7 +6,7 @@ use libtest_mimic::Failed;
 use rxe_fallback::cm::{DATAGRAM_QKEY, MAX_RESOLVE_DATA};
 use rxe_fallback::{
     Ah, AhAttr, CmEvent, CmEventKind, CmId, Completion, ConnParam, EventChannel, GRH_LEN, Pd, PortSpace,
-    PostError, QpKind, SendOp, SendWr, Srq, SrqInit, UdDest, UdRecvBuffer,
+    PostError, PostListError, QpKind, SendOp, SendWr, Srq, SrqInit, UdDest, UdRecvBuffer, UdRecvWr,
 };
 
 use crate::support::{End, Endpoint, Ends, LIMIT, Shape, TestResult, all_good, cm_event, ensure, same};
@@ -50,7 +50,7 @@ fn deliver(ends: &Ends, a: &Endpoint, b: &Endpoint, text: &[u8]) -> Result<Compl
 fn payload_starts_after_the_grh_area(ends: &Ends) -> TestResult {
     let (a, b) = (endpoint(&ends.a, None)?, endpoint(&ends.b, None)?);
     let buffer = UdRecvBuffer::new(&b.mr, 1000, 200)?;
-    b.qp.post_recv_ud(8, &buffer)?;
+    b.qp.post_recv_list(&[UdRecvWr { wr_id: 8, buffer }])?;
     let got = deliver(ends, &a, &b, b"a datagram")?;
     same("id", got.wr_id, 8)?;
     same("place", buffer.payload(&got)?, (1000 + GRH_LEN, 10))?;
@@ -65,14 +65,14 @@ fn payload_starts_after_the_grh_area(ends: &Ends) -> TestResult {
 fn answer_finds_its_way_back(ends: &Ends) -> TestResult {
     let (a, b) = (endpoint(&ends.a, None)?, endpoint(&ends.b, None)?);
     let buffer = UdRecvBuffer::new(&b.mr, 0, 200)?;
-    b.qp.post_recv_ud(0, &buffer)?;
+    b.qp.post_recv_list(&[UdRecvWr { wr_id: 0, buffer }])?;
     let got = deliver(ends, &a, &b, b"ping")?;
     let grh = buffer.read_grh(&b.mr, &got)?.ok_or("no header")?;
     same("from", grh.source().ip(), ends.a.ip)?;
     same("to", grh.destination().ip(), ends.b.ip)?;
 
     let back = UdRecvBuffer::new(&a.mr, 4096, 100)?;
-    a.qp.post_recv_ud(0, &back)?;
+    a.qp.post_recv_list(&[UdRecvWr { wr_id: 0, buffer: back }])?;
     let ah = Ah::from_completion(&b.pd, ends.b.port, &got, Some(&grh))?;
     let ud = Some(UdDest { ah: &ah, qpn: got.src_qp, qkey: QKEY });
     b.qp.post_send(&SendWr { ud, inline: Some(b"pong"), ..SendWr::send(2, &[]) })?;
@@ -89,7 +89,7 @@ fn shared_queue_for_datagrams(ends: &Ends) -> TestResult {
     let a = endpoint(&ends.a, None)?;
     let b = endpoint(&ends.b, Some(&srq))?;
     let buffer = UdRecvBuffer::new(&b.mr, 0, 100)?;
-    srq.post_one_ud(3, &buffer)?;
+    srq.post_list(&[UdRecvWr { wr_id: 3, buffer }])?;
     let got = deliver(ends, &a, &b, b"shared")?;
     same("id", got.wr_id, 3)?;
     let mut text = [0; 6];
@@ -110,7 +110,8 @@ fn plain_receives_and_missing_destinations_are_refused(ends: &Ends) -> TestResul
     let on_rc = c.qp.post_send(&SendWr { ud, ..SendWr::send(0, &[c.sge(0, 8)]) });
     same("destination on RC", on_rc, Err(PostError::Destination))?;
     let buffer = UdRecvBuffer::new(&c.mr, 0, 100)?;
-    same("datagram on RC", c.qp.post_recv_ud(0, &buffer), Err(PostError::NoGrhArea))
+    let refused = Err(PostListError { index: 0, reason: PostError::NoGrhArea });
+    same("datagram on RC", c.qp.post_recv_list(&[UdRecvWr { wr_id: 0, buffer }]), refused)
 }
 
 fn address_handle_of_an_unknown_port_is_refused(ends: &Ends) -> TestResult {
@@ -208,7 +209,8 @@ fn addresses_are_found_out_both_ways(ends: &Ends) -> TestResult {
     let to_a = back.path(&ends.b.context)?;
 
     for (from, to, path) in [(&a, &b, to_b.path), (&b, &a, to_a)] {
-        to.qp.post_recv_ud(0, &UdRecvBuffer::new(&to.mr, 0, 200)?)?;
+        let buffer = UdRecvBuffer::new(&to.mr, 0, 200)?;
+        to.qp.post_recv_list(&[UdRecvWr { wr_id: 0, buffer }])?;
         let ah = Ah::create(&from.pd, &path)?;
         let ud = Some(UdDest { ah: &ah, qpn: to.qp.num(), qkey: DATAGRAM_QKEY });
         from.qp.post_send(&SendWr { ud, ..SendWr::send(1, &[from.sge(0, 50)]) })?;
