@@ -11,19 +11,7 @@ use libtest_mimic::{Arguments, Trial};
 
 #[path = "common/both.rs"]
 mod both;
-#[path = "../../../hw-tests/mlx5-emu/tests/common/pairs.rs"]
-#[allow(dead_code, reason = "pairs of programs are tested elsewhere")]
-mod pairs;
-#[path = "../../../hw-tests/mlx5-emu/tests/common/programs.rs"]
-mod programs;
-#[path = "../../tests/common/rig.rs"]
-mod rig;
-use both::{Taken, same};
-use rig::Rig;
-
-/// From this package's folder.
-const WITH_EMU: &str = "../../hw-tests/with-emu";
-const RUN: &str = env!("CARGO_BIN_EXE_doorbell-run");
+use both::{Taken, rig::Rig, same};
 
 /// A program of this test.
 type Program = fn(&Rig);
@@ -226,7 +214,8 @@ fn dumps(rig: &Rig) {
     rig.destroy(&qps, &[], &[cq]);
 }
 
-/// Prints the debug file without the numbers of the QPs and the signatures. libmlx5 writes it when the device is closed.
+/// Prints the debug file without the numbers of the QPs and the signatures. libmlx5 writes it when
+/// the device is closed.
 fn print_debug_file() {
     let dumps = std::fs::read_to_string(debug_file()).expect("a debug file");
     std::fs::remove_file(debug_file()).expect("a debug file");
@@ -235,8 +224,8 @@ fn print_debug_file() {
         match line.split(' ').collect::<Vec<_>>()[..] {
             // The sender of a refused message: flags and QP number.
             [a, b, c, d] if n % 5 == 2 => println!("{a} {b} {} {d}", &c[..2]),
-            // The last words of an entry: the opcode is the first byte of the third, the signature the
-            // third of the last.
+            // The last words of an entry: the opcode is the first byte of the third, the signature
+            // the third of the last.
             [a, b, c, d] if n % 5 == 4 => println!("{a} {b} {} {}..{}", &c[..2], &d[..4], &d[6..]),
             _ => println!("{line}"),
         }

@@ -15,22 +15,12 @@ use libtest_mimic::{Arguments, Trial};
 
 #[path = "common/both.rs"]
 mod both;
-#[path = "../../../hw-tests/mlx5-emu/tests/common/pairs.rs"]
-#[allow(dead_code, reason = "pairs of programs are tested elsewhere")]
-mod pairs;
-#[path = "../../../hw-tests/mlx5-emu/tests/common/programs.rs"]
-mod programs;
-#[path = "../../tests/common/rig.rs"]
-mod rig;
-#[path = "common/sessions.rs"]
-mod sessions;
-use both::{Taken, same};
-use rig::Rig;
-use sessions::{Fields, Rng, create, next, start, stop, take};
-
-/// From this package's folder.
-const WITH_EMU: &str = "../../hw-tests/with-emu";
-const RUN: &str = env!("CARGO_BIN_EXE_doorbell-run");
+use both::{
+    Taken,
+    rig::Rig,
+    same,
+    sessions::{self, Fields, Rng, create, next, start, stop, take},
+};
 
 /// A program of this test.
 type Program = fn(&Rig);

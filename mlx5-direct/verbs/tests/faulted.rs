@@ -1,5 +1,5 @@
-//! A page fault of a receive: the card completes the request of an SRQ with an error, and brings the
-//! message again. The driver posts the request again, and the program does not learn of it. The
+//! A page fault of a receive: the card completes the request of an SRQ with an error, and brings
+//! the message again. The driver posts the request again, and the program does not learn of it. The
 //! program here makes such a fault of an entry that waits in its CQ, at a place that it chooses.
 #![allow(missing_docs)]
 #![expect(unsafe_code, reason = "calls of verbs, and an entry of a CQ")]
@@ -17,23 +17,12 @@ use mlx5_direct::dv::abi::{DvCq, DvObj, DvPair, OBJ_CQ};
 
 #[path = "common/both.rs"]
 mod both;
-#[path = "../../../hw-tests/mlx5-emu/tests/common/pairs.rs"]
-#[allow(dead_code, reason = "pairs of programs are tested elsewhere")]
-mod pairs;
-#[path = "../../../hw-tests/mlx5-emu/tests/common/programs.rs"]
-mod programs;
-#[path = "../../tests/common/rig.rs"]
-mod rig;
-#[path = "common/sessions.rs"]
-#[allow(dead_code, reason = "random sessions are tested elsewhere")]
-mod sessions;
-use both::{Taken, same};
-use rig::Rig;
-use sessions::{Fields, Rng};
-
-/// From this package's folder.
-const WITH_EMU: &str = "../../hw-tests/with-emu";
-const RUN: &str = env!("CARGO_BIN_EXE_doorbell-run");
+use both::{
+    Taken,
+    rig::Rig,
+    same,
+    sessions::{self, Fields, Rng},
+};
 
 fn main() -> ExitCode {
     if let [_, mode, name] = &std::env::args().collect::<Vec<_>>()[..]

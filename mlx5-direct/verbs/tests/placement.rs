@@ -11,23 +11,12 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 #[path = "common/both.rs"]
 mod both;
-#[path = "../../../hw-tests/mlx5-emu/tests/common/pairs.rs"]
-#[allow(dead_code, reason = "pairs of programs are tested elsewhere")]
-mod pairs;
-#[path = "../../../hw-tests/mlx5-emu/tests/common/programs.rs"]
-mod programs;
-#[path = "../../tests/common/rig.rs"]
-mod rig;
-#[path = "common/sessions.rs"]
-#[allow(dead_code, reason = "random sessions are tested elsewhere")]
-mod sessions;
-use both::{Taken, same};
-use rig::Rig;
-use sessions::{Fields, Rng};
-
-/// From this package's folder.
-const WITH_EMU: &str = "../../hw-tests/with-emu";
-const RUN: &str = env!("CARGO_BIN_EXE_doorbell-run");
+use both::{
+    RUN, Taken, pairs,
+    rig::Rig,
+    same,
+    sessions::{self, Fields, Rng},
+};
 
 unsafe extern "C" {
     fn ibv_reg_mr_iova(

@@ -1,9 +1,20 @@
-//! A program of a test, run without and with the library. A test that includes this file includes
-//! `pairs.rs` and `programs.rs` as well, and has the constant `RUN`.
+//! A program of a test, run without and with the library.
 
 use libtest_mimic::Failed;
 
-use super::{RUN, pairs};
+#[path = "../../../../hw-tests/mlx5-emu/tests/common/pairs.rs"]
+#[allow(dead_code, reason = "pairs of programs are tested elsewhere")]
+pub(crate) mod pairs;
+#[path = "../../../../hw-tests/mlx5-emu/tests/common/programs.rs"]
+mod programs;
+#[path = "../../../tests/common/rig.rs"]
+pub(crate) mod rig;
+#[allow(dead_code, reason = "a test uses a part")]
+pub(crate) mod sessions;
+
+/// From this package's folder.
+const WITH_EMU: &str = "../../hw-tests/with-emu";
+pub(crate) const RUN: &str = env!("CARGO_BIN_EXE_doorbell-run");
 
 /// Which objects of a program the library has to take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
