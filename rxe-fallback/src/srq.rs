@@ -167,8 +167,8 @@ impl Srq {
         }
     }
 
-    /// Posts receives in order, up to the first that cannot be posted; allocates nothing. An SRQ for
-    /// UD takes [`UdRecvWr`](crate::UdRecvWr)s.
+    /// Posts receives in order, up to the first that cannot be posted; allocates nothing. An SRQ
+    /// for UD takes [`UdRecvWr`](crate::UdRecvWr)s.
     ///
     /// # Errors
     /// Where it stopped and why; the receives before that are posted.

@@ -1,8 +1,8 @@
 #![expect(unsafe_code, reason = "verbs objects are taken over and freed")]
 //! The life of objects: creation and the decision who drives them, changes of state, the end.
 //!
-//! Decisions about who drives which object are made under one lock, so that a decision about several
-//! objects stays true until it is carried out.
+//! Decisions about who drives which object are made under one lock, so that a decision about
+//! several objects stays true until it is carried out.
 
 use core::ptr;
 use std::{

@@ -1,9 +1,10 @@
 #![expect(unsafe_code, reason = "functions that verbs call with C pointers")]
 //! The extended way to poll (`ibv_start_poll` to `ibv_end_poll`) and the readers of a completion.
 //!
-//! From start to end a thread is in a *session*, and no other thread can start one. The session has a
-//! copy of the completion's entry, which the readers read, as those of libmlx5 read the entry. The
-//! lock of the CQ is held only during the calls, so that the program can make any call in between.
+//! From start to end a thread is in a *session*, and no other thread can start one. The session has
+//! a copy of the completion's entry, which the readers read, as those of libmlx5 read the entry.
+//! The lock of the CQ is held only during the calls, so that the program can make any call in
+//! between.
 //!
 //! A CQ leads to its object by the pointer `read_tm_info`. A program calls that function only if it
 //! asked for it when it created the CQ, and such CQs are left to libmlx5.
@@ -118,7 +119,8 @@ unsafe extern "C" fn start_poll_slow(raw: *mut ibv_cq_ex, attr: *mut ibv_poll_cq
     match session.lock.lock_unless_held() {
         // SAFETY: passed on to the caller; the guard is that of the session.
         Some(guard) => unsafe { start(raw, attr, guard) },
-        // A thread that is in a session goes on with it. libmlx5 does so if the CQ is for one thread.
+        // A thread that is in a session goes on with it. libmlx5 does so if the CQ is for one
+        // thread.
         // SAFETY: passed on to the caller.
         None => unsafe { next_poll(raw) },
     }

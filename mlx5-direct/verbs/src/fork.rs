@@ -5,8 +5,8 @@
 //! lock; in the child, no thread would release it. So the child makes the lock again. What the lock
 //! protects needs no repair there: an entry of a table becomes valid by its last store, and the
 //! objects belong to contexts of the parent, which the child does not use. The locks of biased-lock
-//! that all objects share are held for some instructions only: the thread that forks has them during
-//! the fork, in both processes. Those of mlx5-direct do the same by themselves.
+//! that all objects share are held for some instructions only: the thread that forks has them
+//! during the fork, in both processes. Those of mlx5-direct do the same by themselves.
 //!
 //! The library has no other lock of the whole process, and no thread waits for another by anything
 //! else than a word of memory and futex(2).

@@ -7,8 +7,8 @@
 //! context it replaces the function pointers of the data path: `post_send`, `post_recv`,
 //! `post_srq_recv`, `poll_cq`, `req_notify_cq` and `bind_mw` (`context`). The new functions look
 //! the object up by its address (`objects`): objects of the library are posted to and polled here
-//! (`post`, `poll`, `extended`); for all others, the pointer of libmlx5 is called. Extended CQs have
-//! functions of their own, which are replaced in each (`extended_cq`).
+//! (`post`, `poll`, `extended`); for all others, the pointer of libmlx5 is called. Extended CQs
+//! have functions of their own, which are replaced in each (`extended_cq`).
 //!
 //! # What is taken over
 //!
@@ -26,9 +26,9 @@
 //! # Threads
 //!
 //! Every call may be made from any thread. Each object has a lock. The order of the locks is:
-//! session of an extended CQ (`extended_cq`), control (`control`), CQ, then the queues of a QP or an
-//! SRQ. A session lasts while the program does as it likes, so no thread waits for a session while it
-//! holds another lock. No call of verbs is made while a lock of an object is held.
+//! session of an extended CQ (`extended_cq`), control (`control`), CQ, then the queues of a QP or
+//! an SRQ. A session lasts while the program does as it likes, so no thread waits for a session
+//! while it holds another lock. No call of verbs is made while a lock of an object is held.
 
 mod batch;
 mod context;

@@ -74,7 +74,8 @@ unsafe extern "C" fn look_in(
     _size: libc::size_t,
     search: *mut c_void,
 ) -> libc::c_int {
-    // SAFETY: the value of `Next::get`, and an object's description, which is valid during the call.
+    // SAFETY: the value of `Next::get`, and an object's description, which is valid during the
+    // call.
     let (search, info) = unsafe { (&mut *search.cast::<Search>(), &*info) };
     // SAFETY: a loaded object.
     let headers = unsafe { headers(info) };

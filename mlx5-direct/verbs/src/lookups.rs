@@ -191,8 +191,8 @@ fn this_library() -> Option<*mut c_void> {
     static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut handle = HANDLE.load(Relaxed);
     if handle.is_null() {
-        // SAFETY: integers and pointers only, for which zero is a value; an address of this library,
-        // whose name is the dynamic linker's.
+        // SAFETY: integers and pointers only, for which zero is a value; an address of this
+        // library, whose name is the dynamic linker's.
         unsafe {
             let mut info: libc::Dl_info = core::mem::zeroed();
             if libc::dladdr(this_library as *const c_void, &raw mut info) == 0 {

@@ -72,8 +72,8 @@ impl Context {
     /// The context is open, and was patched by `context::patch`.
     #[inline(always)]
     pub(crate) unsafe fn of(raw: ContextKey) -> &'static Self {
-        // SAFETY: open by contract; `context::patch` has stored the address of the context's object, which
-        // lives until the context is closed.
+        // SAFETY: open by contract; `context::patch` has stored the address of the context's
+        // object, which lives until the context is closed.
         unsafe { &*own_place(raw).read() }
     }
 }

@@ -170,8 +170,8 @@ pub(crate) fn take_plain(context: &Context, direct: &mut mlx5_direct::Cq, into: 
     Some(wr_id)
 }
 
-/// Takes the next completion, whatever it is. There is one. Sets the fields of `wc`, and returns the
-/// entry; `None` if there is nothing to report.
+/// Takes the next completion, whatever it is. There is one. Sets the fields of `wc`, and returns
+/// the entry; `None` if there is nothing to report.
 #[inline(never)]
 pub(crate) fn take_any(
     context: &Context,
@@ -428,8 +428,8 @@ fn finish_other(qp: &Qp, direct: &mlx5_direct::Cq, completion: &Completion, out:
     }
 }
 
-/// Posts a receive of an SRQ again whose memory had a page fault: the device brings the message once
-/// more. Returns false for a receive of a QP, and without memory.
+/// Posts a receive of an SRQ again whose memory had a page fault: the device brings the message
+/// once more. Returns false for a receive of a QP, and without memory.
 fn post_again(qp: &Qp, slot: WqeIndex) -> bool {
     let Receives::Shared(srq) = &qp.receive else { return false };
     let mut srq = srq.direct.lock();

@@ -37,8 +37,8 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    /// A region has this place from now on; `None`: where the program's addresses say. Called before
-    /// the program has the key. Returns false without memory: then nothing was noted.
+    /// A region has this place from now on; `None`: where the program's addresses say. Called
+    /// before the program has the key. Returns false without memory: then nothing was noted.
     #[must_use]
     pub(crate) fn set(&self, lkey: u32, place: Option<Place>) -> bool {
         if place.is_none() && self.count.load(Relaxed) == 0 {
@@ -78,15 +78,15 @@ impl Regions {
         Some(places[at].1)
     }
 
-    /// Whether the address of a segment is the program's. A few instructions, unless the context has
-    /// regions where this is not so.
+    /// Whether the address of a segment is the program's. A few instructions, unless the context
+    /// has regions where this is not so.
     #[inline(always)]
     pub(crate) fn is_ordinary(&self, segment: &DataSeg) -> bool {
         self.count.load(Relaxed) == 0 || self.place(segment.lkey()).is_none()
     }
 
-    /// A segment with its address in the program; at address 0 if its bytes are to be dropped; `None`
-    /// if the program cannot write there.
+    /// A segment with its address in the program; at address 0 if its bytes are to be dropped;
+    /// `None` if the program cannot write there.
     pub(crate) fn locate(&self, segment: DataSeg) -> Option<DataSeg> {
         let address = segment.addr();
         let at = match self.place(segment.lkey()) {

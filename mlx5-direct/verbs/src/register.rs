@@ -42,8 +42,8 @@ impl Register {
     }
 }
 
-/// The registers of a context's QPs that libmlx5 or the program drives, by the QP's address. A QP for
-/// which there is no memory stands for ever for a QP that may use any register.
+/// The registers of a context's QPs that libmlx5 or the program drives, by the QP's address. A QP
+/// for which there is no memory stands for ever for a QP that may use any register.
 #[derive(Debug, Default)]
 pub(crate) struct LeftRegisters(Mutex<Left>);
 

@@ -127,9 +127,9 @@ impl fmt::Write for Text {
     }
 }
 
-/// Writes a line to stderr: one system call, no lock, and no result. A stderr that is closed or full
-/// is the program's affair, and so is a pipe that nobody reads: a SIGPIPE of this write is taken
-/// back.
+/// Writes a line to stderr: one system call, no lock, and no result. A stderr that is closed or
+/// full is the program's affair, and so is a pipe that nobody reads: a SIGPIPE of this write is
+/// taken back.
 fn line(text: fmt::Arguments<'_>) {
     let line = Text::line(text);
     // SAFETY: sets of signals, for which zero is a value, and bytes of the line. The signal mask is

@@ -1,6 +1,6 @@
 #![expect(unsafe_code, reason = "memory that the holder of a lock uses between two calls")]
-//! What an extended CQ keeps for `ibv_start_poll` to `ibv_end_poll`: the completion that the readers
-//! read, and libmlx5's functions.
+//! What an extended CQ keeps for `ibv_start_poll` to `ibv_end_poll`: the completion that the
+//! readers read, and libmlx5's functions.
 
 use core::{cell::UnsafeCell, ffi::c_int};
 

@@ -72,7 +72,8 @@ impl<T> Table<T> {
         Self { places, _values: PhantomData }
     }
 
-    /// A table on the heap, of zeros that take no memory until they are used; `None` without memory.
+    /// A table on the heap, of zeros that take no memory until they are used; `None` without
+    /// memory.
     pub(crate) fn on_heap() -> Option<Box<Self>> {
         // SAFETY: zeros are a table without objects: integers and null pointers.
         unsafe { zeroed() }
@@ -214,8 +215,8 @@ impl<T> ByNumber<T> {
         pages.flatten().filter_map(|object| unsafe { object.load(Acquire).as_ref() })
     }
 
-    /// Sets or removes the object of a QP. Returns false without memory: then nothing was set. Calls
-    /// are serialised by the control lock.
+    /// Sets or removes the object of a QP. Returns false without memory: then nothing was set.
+    /// Calls are serialised by the control lock.
     pub(crate) fn set(&self, number: u32, object: Option<&'static T>) -> bool {
         let slot = &self.pages[(number >> 12) as usize % PAGE];
         let mut page = slot.load(Acquire);

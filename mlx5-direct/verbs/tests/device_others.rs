@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }
 
-// --- the program -----------------------------------------------------------------------------------
+// --- the program ---
 
 /// The library that this function is in.
 fn owner(function: *const c_void) -> String {
@@ -101,7 +101,7 @@ fn owners(name: &str) {
     }
 }
 
-// --- the test --------------------------------------------------------------------------------------
+// --- the test ---
 
 /// What the program prints about this device, and what the library reports.
 fn output(launcher: &[&str], device: &str) -> Result<(String, String), Failed> {

@@ -124,9 +124,9 @@ fn unread_log() -> Outcome {
     if output == "fine\n".repeat(3) { Ok(Completion::Completed) } else { Err(output.into()) }
 }
 
-/// One allocation of the library fails, each in turn. The program ends well, since what is not taken
-/// over is libmlx5's; or a creation fails for want of memory, on a CQ that the library has. No
-/// process is aborted.
+/// One allocation of the library fails, each in turn. The program ends well, since what is not
+/// taken over is libmlx5's; or a creation fails for want of memory, on a CQ that the library has.
+/// No process is aborted.
 fn shortage() -> Outcome {
     let host = compiled("shortage.c", "shortage", &["-rdynamic", "-libverbs"])?;
     let script = format!(

@@ -157,8 +157,8 @@ fn paths() -> Outcome {
     Ok(Completion::Completed)
 }
 
-/// Programs into which the dynamic linker preloads nothing run, with a warning; scripts are those of
-/// their interpreter.
+/// Programs into which the dynamic linker preloads nothing run, with a warning; scripts are those
+/// of their interpreter.
 fn not_preloaded() -> Outcome {
     let folder = folder("not_preloaded")?;
     let source = folder.join("said.c");

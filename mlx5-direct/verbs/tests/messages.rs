@@ -1,6 +1,6 @@
 //! Many messages and many processes under the library, on the software device: no message is lost,
-//! doubled or out of order, and a process leaves nothing behind. `hw-tests/soak.d/messages` runs the
-//! long forms.
+//! doubled or out of order, and a process leaves nothing behind. `hw-tests/soak.d/messages` runs
+//! the long forms.
 #![allow(missing_docs)]
 #![expect(unsafe_code, reason = "calls of verbs")]
 
@@ -62,7 +62,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
-// --- the program -----------------------------------------------------------------------------------
+// --- the program ---
 
 /// The objects of the program.
 struct Objects {
@@ -206,7 +206,7 @@ fn receive_all(objects: &Objects, count: u64, received: &AtomicU64) {
     }
 }
 
-// --- the tests -------------------------------------------------------------------------------------
+// --- the tests ---
 
 /// The program under the library, as a shell command. A program that stands still is ended.
 fn command(count: u64) -> Result<String, Failed> {

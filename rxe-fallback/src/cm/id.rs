@@ -176,9 +176,10 @@ impl CmId {
     /// Starts resolving the address `dst`, which finds the device; ends with `AddrResolved` or
     /// `AddrError`.
     ///
-    /// The kernel misses an answer (ARP) that comes before it has queued the request, and then looks
-    /// again only when `timeout` expires (kernel drivers/infiniband/core/addr.c). After `AddrError`
-    /// with ETIMEDOUT the call can be repeated, so a short `timeout` first costs little.
+    /// The kernel misses an answer (ARP) that comes before it has queued the request, and then
+    /// looks again only when `timeout` expires (kernel drivers/infiniband/core/addr.c). After
+    /// `AddrError` with ETIMEDOUT the call can be repeated, so a short `timeout` first costs
+    /// little.
     ///
     /// # Errors
     /// ENODEV if no RDMA device reaches `dst`; EADDRNOTAVAIL for a `src` that is not a local

@@ -150,8 +150,8 @@ impl Qp {
         self.submit(wr)
     }
 
-    /// Posts one send on a connected QP. The operation and the number of segments are known where this
-    /// is called, so only their own code is compiled there.
+    /// Posts one send on a connected QP. The operation and the number of segments are known where
+    /// this is called, so only their own code is compiled there.
     ///
     /// # Errors
     /// As [`Qp::post_send`].

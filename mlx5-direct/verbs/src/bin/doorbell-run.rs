@@ -205,8 +205,8 @@ fn preload(before: Option<&OsStr>, library: &Path) -> OsString {
 
 /// Prints the usage to stdout.
 fn help() -> Result<c_int, Fault> {
-    // SAFETY: the descriptor stays open, as the file is never dropped; it is closed if the caller has
-    // closed it, and then the write fails.
+    // SAFETY: the descriptor stays open, as the file is never dropped; it is closed if the caller
+    // has closed it, and then the write fails.
     let mut stdout = std::mem::ManuallyDrop::new(unsafe { File::from_raw_fd(libc::STDOUT_FILENO) });
     match stdout.write_all(format!("{USAGE}\n").as_bytes()) {
         Ok(()) => Ok(0),

@@ -150,8 +150,8 @@ fn describe(cq: *mut ibv_cq_ex, fields: Fields, qps: &[*mut ibv_qp]) -> String {
     }
 }
 
-/// Polls `n` completions in sessions of random lengths. Those of each QP and direction are in order;
-/// those of different ones are sorted.
+/// Polls `n` completions in sessions of random lengths. Those of each QP and direction are in
+/// order; those of different ones are sorted.
 pub(crate) fn take(
     cq: *mut ibv_cq_ex,
     fields: Fields,

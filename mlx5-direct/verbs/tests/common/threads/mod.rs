@@ -123,8 +123,8 @@ struct Worker<'a> {
     /// For what is polled.
     polls: Rng,
     poster: Poster,
-    /// Posts by `ibv_post_send` only. An extended post that finds the queue full changes the request
-    /// before it with libmlx5, so that this may fail.
+    /// Posts by `ibv_post_send` only. An extended post that finds the queue full changes the
+    /// request before it with libmlx5, so that this may fail.
     fills: bool,
     log: Log,
 }
