@@ -223,7 +223,7 @@ impl Device {
     pub(crate) fn uars_changed(&mut self) {
         self.uar_changes += 1;
         self.unused_uars = false;
-        crate::helper::wake();
+        crate::wake::wake();
     }
 
     /// A UAR page was allocated or freed. It has no doorbell with an effect before a QP receives or

@@ -7,26 +7,19 @@
 //! the program serves the device ([`crate::waits`]), the helper leaves the sockets and the doorbells
 //! to that thread; for [`SHORTEST`] after a post, it leaves the sockets to the program. In
 //! [`Mode::Thread`] the thread polls like hardware. The other modes have no helper thread.
-#![expect(unsafe_code, reason = "poll(2), scheduling attributes and fork handlers")]
+#![expect(unsafe_code, reason = "scheduling attributes and fork handlers")]
 
-use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::config::{Mode, mode};
-use crate::waits::{self, Trust};
+use crate::trust::{self, Trust};
 use crate::watch::Watch;
-use crate::{device, patience, sys, threads};
+use crate::{device, patience, polls, sys, threads, wake};
 
 static RUNNING_IN: AtomicU32 = AtomicU32::new(0);
-static SLEEPING: AtomicBool = AtomicBool::new(false);
-static POLLS: AtomicU64 = AtomicU64::new(0);
-/// Calls of [`wake`].
-static WAKES: AtomicU64 = AtomicU64::new(0);
-/// The thread naps because the program polls without a pause.
-static BESIDE_POLLS: AtomicBool = AtomicBool::new(false);
-static WAKE: OnceLock<Option<OwnedFd>> = OnceLock::new();
 /// Set when the thread holds its descriptors.
 static READY: OnceLock<()> = OnceLock::new();
 
@@ -137,7 +130,7 @@ pub(crate) fn ensure() {
     ATFORK.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
     });
-    let _ = WAKE.get_or_init(|| sys::eventfd(libc::EFD_NONBLOCK).ok());
+    wake::start();
     if let Err(error) = threads::start("mlx5-emu", run) {
         RUNNING_IN.store(0, Ordering::Release);
         crate::sys::say!(
@@ -163,47 +156,7 @@ pub(crate) fn mode_changed() {
     if device::exists() {
         ensure();
     }
-    wake();
-}
-
-/// Ends the helper's sleep. A helper that is about to sleep looks for work once more instead.
-pub(crate) fn wake() {
-    WAKES.fetch_add(1, Ordering::SeqCst);
-    if SLEEPING.load(Ordering::SeqCst)
-        && let Some(Some(fd)) = WAKE.get()
-    {
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes of a local array.
-        unsafe { sys::write(fd.as_raw_fd(), one.as_ptr().cast(), 8) };
-    }
-}
-
-/// A timer was set that may be due before the helper wakes.
-pub(crate) fn timer_set() {
-    wake();
-}
-
-/// The program armed a CQ, or sleeps: it may stop polling now, and the helper has to serve it.
-#[inline]
-pub(crate) fn program_pauses() {
-    if BESIDE_POLLS.load(Ordering::Relaxed) {
-        wake();
-    }
-}
-
-/// Records that the program polls. The helper then leaves the sockets of peers to the program.
-/// Returns the number of polls so far.
-#[inline]
-pub(crate) fn program_polls() -> u64 {
-    let count = polls().wrapping_add(1);
-    POLLS.store(count, Ordering::Relaxed);
-    count
-}
-
-/// The number of calls of [`program_polls`] so far.
-#[inline]
-pub(crate) fn polls() -> u64 {
-    POLLS.load(Ordering::Relaxed)
+    wake::wake();
 }
 
 /// Lets the thread preempt a spinning program after a wake-up. The thread requests a short time
@@ -255,7 +208,7 @@ fn run(ready: threads::Ready) {
     let mut watch_mode = None;
     let mut ready = Some(ready);
     let mut nap = SHORTEST;
-    let mut polls = 0;
+    let mut polls_before = 0;
     let mut hooked = 0;
     let mut spin = Spin::new();
     let mut trust = Trust::new();
@@ -276,13 +229,13 @@ fn run(ready: threads::Ready) {
             }
         }
         if !matches!(mode, Mode::Auto | Mode::Thread) {
-            sleep(&[], Duration::from_millis(50), WAKES.load(Ordering::SeqCst));
+            wake::sleep(&[], Duration::from_millis(50), wake::count());
             continue;
         }
-        let wakes = WAKES.load(Ordering::SeqCst);
-        let now_polls = self::polls();
-        let program_polls = (now_polls != polls || patience::yields()) && mode == Mode::Auto;
-        polls = now_polls;
+        let wakes = wake::count();
+        let now_polls = polls::count();
+        let program_polls = (now_polls != polls_before || patience::yields()) && mode == Mode::Auto;
+        polls_before = now_polls;
 
         let touched = match watch.as_mut().map(Watch::touched) {
             None => Vec::new(),
@@ -297,7 +250,7 @@ fn run(ready: threads::Ready) {
         let served = mode == Mode::Auto && device.net.will_be_served(waits);
         let between_waits = device.net.waits != waits;
         waits = device.net.waits;
-        let left_to_waits = served && waits::are_trusted();
+        let left_to_waits = served && trust::are_trusted();
         for page in &touched {
             device.page_touched(page.context, page.index);
             if left_to_waits {
@@ -337,7 +290,7 @@ fn run(ready: threads::Ready) {
                 0..100 => {}
                 100..1000 => sys::yield_now(),
                 _ => {
-                    sleep(&[], SHORTEST, wakes);
+                    wake::sleep(&[], SHORTEST, wakes);
                 }
             }
             continue;
@@ -409,19 +362,19 @@ fn run(ready: threads::Ready) {
 fn nap_beside_polls(watch: Option<&Watch>, wakes: u64) {
     let descriptors: Vec<RawFd> = watch.map(Watch::descriptor).into_iter().collect();
     let mut nap = SHORTEST;
-    BESIDE_POLLS.store(true, Ordering::Relaxed);
+    polls::set_nap(true);
     loop {
-        let before = polls();
-        let woken = sleep(&descriptors, nap, wakes);
-        if woken || polls().wrapping_sub(before) < WITHOUT_PAUSE && !patience::yields() {
+        let before = polls::count();
+        let woken = wake::sleep(&descriptors, nap, wakes);
+        if woken || polls::count().wrapping_sub(before) < WITHOUT_PAUSE && !patience::yields() {
             break;
         }
         nap = (nap * 2).min(LONGEST_BESIDE_POLLS);
     }
-    BESIDE_POLLS.store(false, Ordering::Relaxed);
+    polls::set_nap(false);
 }
 
-/// As [`sleep`], on the doorbell pages and on the sockets of other processes. A program that polls
+/// As [`wake::sleep`], on the doorbell pages and on the sockets of other processes. A program that polls
 /// serves these sockets itself, so they are left out then.
 fn sleep_on_net(program_polls: bool, watch: Option<&Watch>, time: Duration, wakes: u64) -> bool {
     let mut descriptors = Vec::new();
@@ -432,58 +385,9 @@ fn sleep_on_net(program_polls: bool, watch: Option<&Watch>, time: Duration, wake
         }
     }
     descriptors.extend(watch.map(Watch::descriptor));
-    let woken = sleep(&descriptors, time, wakes);
+    let woken = wake::sleep(&descriptors, time, wakes);
     if !program_polls {
         device::lock().net.awake();
     }
     woken
-}
-
-/// Waits for a descriptor, a wake-up or the end of `time`. Returns false if the time ended the
-/// wait. `wakes` is the value of [`WAKES`] from before the caller looked for work.
-fn sleep(descriptors: &[RawFd], time: Duration, wakes: u64) -> bool {
-    let wake = WAKE.get().and_then(Option::as_ref).map(|fd| fd.as_raw_fd());
-    let mut list = descriptors.to_vec();
-    list.extend(wake);
-    SLEEPING.store(true, Ordering::SeqCst);
-    let awoken = WAKES.load(Ordering::SeqCst) != wakes || wait_for(&list, time);
-    SLEEPING.store(false, Ordering::SeqCst);
-    if awoken && let Some(fd) = wake {
-        let mut drained = [0u8; 8];
-        // SAFETY: eight bytes of a local array.
-        unsafe { libc::read(fd, drained.as_mut_ptr().cast(), 8) };
-    }
-    awoken
-}
-
-/// Waits until a descriptor can be read; false when the time was up first.
-pub(crate) fn wait_for(descriptors: &[RawFd], time: Duration) -> bool {
-    let mut list: Vec<libc::pollfd> =
-        descriptors.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
-    let time =
-        libc::timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
-    // SAFETY: pointer and length describe `list`; the time is valid.
-    unsafe { sys::ppoll(list.as_mut_ptr(), list.len() as u64, &raw const time, std::ptr::null()) > 0 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A message that the program posted before its sleep must not wait for the end of the nap.
-    #[test]
-    fn a_program_that_sleeps_ends_the_nap_beside_its_polls() {
-        BESIDE_POLLS.store(true, Ordering::Relaxed);
-        let wakes = || WAKES.load(Ordering::SeqCst);
-        let before = wakes();
-        // SAFETY: an empty list.
-        unsafe { waits::poll(std::ptr::null_mut(), 0, 1) };
-        let by_poll = wakes() != before;
-        let (before, time) = (wakes(), libc::timespec { tv_sec: 0, tv_nsec: 1000 });
-        // SAFETY: an empty list, a valid time, and no mask.
-        unsafe { waits::ppoll(std::ptr::null_mut(), 0, &raw const time, std::ptr::null()) };
-        let by_ppoll = wakes() != before;
-        BESIDE_POLLS.store(false, Ordering::Relaxed);
-        assert!(by_poll && by_ppoll);
-    }
 }

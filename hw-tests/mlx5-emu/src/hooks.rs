@@ -15,8 +15,8 @@ use libc::{c_int, c_void};
 use crate::complaints::{Kind, complain};
 use crate::config::{Mode, mode};
 use crate::device::{self, Device};
-use crate::mem;
 use crate::patience::{polled_in_vain, polled_well};
+use crate::{mem, polls, trust};
 
 /// Offsets in the public structures of libibverbs, 64-bit.
 mod offset {
@@ -330,7 +330,7 @@ fn poll_step() -> bool {
             peers = device.net.has_peers();
         }
     });
-    crate::helper::program_polls();
+    polls::note();
     peers
 }
 
@@ -344,8 +344,8 @@ pub(crate) fn driver_polls() -> bool {
     if !hooked() || !device::exists() {
         return false;
     }
-    let polls = crate::helper::polls();
-    if LAST.swap(polls, Ordering::Relaxed) != polls {
+    let count = polls::count();
+    if LAST.swap(count, Ordering::Relaxed) != count {
         return false;
     }
     let (mut peers, mut news) = (false, false);
@@ -359,7 +359,7 @@ pub(crate) fn driver_polls() -> bool {
             peers = device.net.has_peers();
         }
     });
-    LAST.store(crate::helper::program_polls(), Ordering::Relaxed);
+    LAST.store(polls::note(), Ordering::Relaxed);
     after_step(news, peers);
     news || peers
 }
@@ -372,7 +372,7 @@ pub(crate) fn driver_posted() {
     guarded(|| {
         let mut device = device::lock();
         if device.contexts.len() > 0 {
-            device.driver_step(crate::waits::are_trusted());
+            device.driver_step(trust::are_trusted());
         }
     });
 }
@@ -453,7 +453,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut c_void, solicited_only: c_int) -> c_
         let mut device = device::lock();
         device.notify_step(context);
     });
-    crate::helper::program_pauses();
+    polls::pause();
     result
 }
 

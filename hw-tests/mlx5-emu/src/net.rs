@@ -145,7 +145,7 @@ impl Outgoing {
         }
         self.advance();
         if !self.queue.is_empty() {
-            crate::helper::wake();
+            crate::wake::wake();
         }
     }
 }
@@ -271,7 +271,7 @@ impl Net {
         }
         if peer.wanted == 0 {
             self.generation += 1;
-            crate::helper::wake();
+            crate::wake::wake();
         }
         peer.wanted = peer.wanted.max(need);
         true
@@ -288,7 +288,7 @@ impl Net {
                 stream.set_nonblocking(true).ok()?;
                 let ring = Ring::offer(stream.as_raw_fd()).ok()?;
                 self.generation += 1;
-                crate::helper::wake();
+                crate::wake::wake();
                 Some(place.insert(Outgoing { stream, ring, queue: Vec::new(), done: 0, wanted: 0 }))
             }
         }
@@ -387,7 +387,7 @@ impl Net {
         }
         self.awake();
         if std::mem::take(&mut self.handed_over) || self.bystanders > 0 {
-            crate::helper::wake();
+            crate::wake::wake();
         }
     }
 
@@ -447,7 +447,7 @@ impl Net {
             self.gone.clear();
         }
         self.gone.push(Box::new(peer));
-        crate::helper::wake();
+        crate::wake::wake();
     }
 
     /// Connections to lost peers, to be dropped without the lock of the device.
@@ -459,7 +459,7 @@ impl Net {
     /// finds no connection, so this asks first whether there is one.
     pub(crate) fn accept(&mut self) {
         let Some(listener) = &self.listener else { return };
-        let is_there = || crate::helper::wait_for(&[listener.as_raw_fd()], Duration::ZERO);
+        let is_there = || sys::wait_for(&[listener.as_raw_fd()], Duration::ZERO);
         while is_there()
             && let Ok((stream, _)) = listener.accept()
         {
@@ -477,7 +477,7 @@ impl Net {
                 self.incoming.push(Incoming { stream, ring: None, parts: Vec::new(), open: true });
                 self.look_at_sockets = true;
                 self.generation += 1;
-                crate::helper::wake();
+                crate::wake::wake();
             }
         }
     }

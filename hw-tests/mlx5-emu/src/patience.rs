@@ -79,7 +79,7 @@ pub(crate) fn polled_in_vain() {
     let Some(mut device) = device::try_lock() else { return crate::sys::yield_now() };
     let Some(descriptors) = device.net.fall_asleep() else { return };
     drop(device);
-    crate::helper::wait_for(&descriptors, NAP);
+    crate::sys::wait_for(&descriptors, NAP);
     device::lock().net.awake();
 }
 

@@ -10,6 +10,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use libc::{DIR, FILE};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, dev_t, mode_t, size_t, ssize_t, stat as StatBuf};
@@ -308,6 +309,16 @@ pub(crate) fn setenv(name: &CStr, value: &CStr) {
 pub(crate) fn yield_now() {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::syscall(libc::SYS_sched_yield) };
+}
+
+/// Waits until a descriptor can be read; false when the time was up first.
+pub(crate) fn wait_for(descriptors: &[RawFd], time: Duration) -> bool {
+    let mut list: Vec<libc::pollfd> =
+        descriptors.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    let time =
+        libc::timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
+    // SAFETY: pointer and length describe `list`; the time is valid.
+    unsafe { ppoll(list.as_mut_ptr(), list.len() as u64, &raw const time, std::ptr::null()) > 0 }
 }
 
 /// Device and inode number of a file.

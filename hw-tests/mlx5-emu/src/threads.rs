@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::{helper, sys};
+use crate::sys;
 
 /// How long a start waits for its thread. The thread may need the lock of the dynamic linker, which
 /// a program that opens the device in a constructor holds.
@@ -42,7 +42,7 @@ pub(crate) fn start(name: &str, run: impl FnOnce(Ready) + Send + 'static) -> io:
     spawned?;
     let begin = Instant::now();
     // A signal of the program ends a wait early.
-    while !helper::wait_for(&[event.as_raw_fd()], PATIENCE) && begin.elapsed() < PATIENCE {}
+    while !sys::wait_for(&[event.as_raw_fd()], PATIENCE) && begin.elapsed() < PATIENCE {}
     Ok(())
 }
 

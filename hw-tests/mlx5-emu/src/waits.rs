@@ -16,7 +16,7 @@
 #![expect(unsafe_code, reason = "C entry points with raw pointers")]
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
@@ -25,7 +25,8 @@ use crate::config::{Mode, mode};
 use crate::device::{self, Device};
 use crate::hooks::{driver_polls, guarded};
 use crate::net::Waiting;
-use crate::{helper, sys, vfile};
+use crate::trust::are_trusted;
+use crate::{polls, sys, vfile};
 
 /// Longest list of descriptors that is looked at.
 const LONGEST_LIST: nfds_t = 64;
@@ -35,60 +36,8 @@ const WITHOUT_PAUSE: u64 = 64;
 /// How often a thread tries to lock the device before it leaves all to the helper.
 const TRIES: u32 = 1000;
 
-/// [`helper::polls`] at the last wait.
+/// [`polls::count`] at the last wait.
 static POLLS: AtomicU64 = AtomicU64::new(0);
-/// True while threads that ring doorbells sleep in this module soon after, and take them then. The
-/// doorbell pages need no watching meanwhile.
-static TRUSTED: AtomicBool = AtomicBool::new(true);
-
-/// The helper thread's record of doorbells that no wait took. It decides [`are_trusted`].
-pub(crate) struct Trust {
-    /// A bit for each of the helper's last eight looks at the doorbell pages: one was rung.
-    looks: u8,
-    /// Until then the pages are watched in spite of waits.
-    until: Option<Instant>,
-    /// How long they are watched next time.
-    doubt: Duration,
-}
-
-impl Trust {
-    /// So many of the last eight looks may find a doorbell that is about to be taken by a wait.
-    const BY_CHANCE: u32 = 3;
-    /// How long the pages are watched in spite of waits: initial value and maximum. The time
-    /// doubles up to the maximum.
-    const DOUBT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-
-    pub(crate) fn new() -> Self {
-        TRUSTED.store(true, Ordering::Relaxed);
-        Self { looks: 0, until: None, doubt: Self::DOUBT.0 }
-    }
-
-    /// The helper looked for doorbells while a thread of the program serves the device.
-    pub(crate) fn looked(&mut self, found: bool) {
-        let now = Instant::now();
-        if !are_trusted() {
-            // The pages are watched or polled now, so what is found there means nothing.
-            TRUSTED.store(self.until.is_none_or(|until| now >= until), Ordering::Relaxed);
-            return;
-        }
-        self.looks = self.looks << 1 | u8::from(found);
-        if self.looks.count_ones() > Self::BY_CHANCE {
-            self.looks = 0;
-            if self.until.is_some_and(|until| now > until + 10 * self.doubt) {
-                self.doubt = Self::DOUBT.0;
-            }
-            self.until = Some(now + self.doubt);
-            self.doubt = (self.doubt * 2).min(Self::DOUBT.1);
-            TRUSTED.store(false, Ordering::Relaxed);
-        }
-    }
-}
-
-/// True when the pages of doorbells may be left to waits.
-pub(crate) fn are_trusted() -> bool {
-    TRUSTED.load(Ordering::Relaxed)
-}
-
 /// What a thread does before it sleeps.
 enum Next {
     /// Return: the program's descriptors have to be looked at again.
@@ -152,7 +101,7 @@ fn may_serve(list: &[pollfd]) -> bool {
         return false;
     }
     // Without a helper nobody else serves the thread.
-    let polls = helper::polls();
+    let polls = polls::count();
     let without_pause = polls.wrapping_sub(POLLS.swap(polls, Ordering::Relaxed)) > WITHOUT_PAUSE;
     if without_pause && mode == Mode::Auto {
         return false;
@@ -274,7 +223,7 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
         }
         None => {
             if timeout != 0 {
-                helper::program_pauses();
+                polls::pause();
             }
             // SAFETY: arguments are handed on unchanged.
             unsafe { sys::poll(fds, count, timeout) }
@@ -317,7 +266,7 @@ pub unsafe extern "C-unwind" fn ppoll(
         Some(list) => unsafe { wait(list, known.flatten(), mask) },
         None => {
             if !time_is_short {
-                helper::program_pauses();
+                polls::pause();
             }
             // SAFETY: arguments are handed on unchanged.
             unsafe { sys::ppoll(fds, count, time, mask) }
@@ -369,22 +318,22 @@ fn check(count: nfds_t, room: size_t) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wake;
 
+    /// A message that the program posted before its sleep must not wait for the end of the nap.
     #[test]
-    fn a_doorbell_now_and_then_is_chance_and_one_after_another_is_not() {
-        let mut trust = Trust::new();
-        for look in 0..100 {
-            trust.looked(look % 3 == 0);
-            assert!(are_trusted(), "look {look}");
-        }
-        for _ in 0..8 {
-            trust.looked(true);
-        }
-        assert!(!are_trusted());
-        trust.looked(true);
-        assert!(!are_trusted(), "for a while");
-        std::thread::sleep(Trust::DOUBT.0);
-        trust.looked(true);
-        assert!(are_trusted());
+    fn a_program_that_sleeps_ends_the_nap_beside_its_polls() {
+        polls::set_nap(true);
+        let wakes = wake::count;
+        let before = wakes();
+        // SAFETY: an empty list.
+        unsafe { poll(std::ptr::null_mut(), 0, 1) };
+        let by_poll = wakes() != before;
+        let (before, time) = (wakes(), libc::timespec { tv_sec: 0, tv_nsec: 1000 });
+        // SAFETY: an empty list, a valid time, and no mask.
+        unsafe { ppoll(std::ptr::null_mut(), 0, &raw const time, std::ptr::null()) };
+        let by_ppoll = wakes() != before;
+        polls::set_nap(false);
+        assert!(by_poll && by_ppoll);
     }
 }

@@ -57,7 +57,7 @@ impl Device {
             generation: state.timer_generation,
         };
         self.timers.push(timer);
-        crate::helper::timer_set();
+        crate::wake::wake();
     }
 
     /// Runs the queues whose timers have expired.
