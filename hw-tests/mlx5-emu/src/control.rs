@@ -2,10 +2,9 @@
 
 use crate::config::{self, Mode, mode};
 use crate::device;
-use crate::events::kind;
 use crate::faults::Rule;
 use crate::helper;
-use crate::qp_state::QpState;
+use crate::objects::{QpState, event};
 
 /// Does all pending work: doorbells, send queues, expired timers, frames from other processes,
 /// waiting events.
@@ -49,14 +48,14 @@ pub fn set_port(up: bool) {
         return;
     }
     device.port_up = up;
-    let event = if up { kind::PORT_ACTIVE } else { kind::PORT_ERR };
+    let event = if up { event::PORT_ACTIVE } else { event::PORT_ERR };
     device.broadcast(1, event);
 }
 
 /// A fatal error: an event to every context; from then on only destroying works.
 pub fn fatal_error() {
     let mut device = device::lock();
-    device.broadcast(0, kind::DEVICE_FATAL);
+    device.broadcast(0, event::DEVICE_FATAL);
     device.dead = true;
 }
 

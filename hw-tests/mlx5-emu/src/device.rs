@@ -4,118 +4,23 @@
 //! and the helper thread take the lock. The holder of the lock acts as the device. Queue memory is
 //! accessed only while the lock is held.
 
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::engine::LastCopy;
 use crate::engine::groups::Groups;
-use crate::engine::raw::Flow;
-use crate::engine::timer::Timer;
-use crate::events::Channel;
 use crate::faults::Faults;
-use crate::mem::Area;
 use crate::net::Net;
-use crate::objects::{Ah, Cq, Dm, IndirectionTable, Layout, Mkey, Pd, Qp, Seg, Srq, Xrcd};
+use crate::objects::{
+    Ah, Channel, Context, Cq, Dm, Flow, IndirectionTable, Layout, MAX_CQ, MAX_KEYS, MAX_PD, MAX_QP, MAX_SRQ,
+    MAX_TABLES, Matcher, Mkey, Pd, QPN_INDEX_BITS, Qp, Seg, Srq, Timer, Xrcd,
+};
 use crate::slab::Slab;
 use crate::sys;
-use crate::uverbs::Matcher;
 
-/// Low bits of a QP number that index the process's own table; the bits above name the process.
-pub(crate) const QPN_INDEX_BITS: u32 = 15;
-/// QPs of one process.
-pub(crate) const MAX_QP: usize = 1 << QPN_INDEX_BITS;
-/// SRQs of one process.
-pub(crate) const MAX_SRQ: usize = 1 << 12;
-/// CQs of one process.
-pub(crate) const MAX_CQ: usize = 1 << 16;
-/// Keys of one process.
-pub(crate) const MAX_KEYS: usize = 1 << 20;
 /// A bit of every key's number, beyond the index: the small numbers are reserved.
 const KEY_BIT: u32 = 1 << 22;
-/// PDs of one process.
-pub(crate) const MAX_PD: usize = 1 << 16;
-
-/// Indirection tables of one process.
-pub(crate) const MAX_TABLES: usize = 1 << 12;
-
-/// Kinds of objects behind a handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ObjectKind {
-    Pd,
-    Mr,
-    Mw,
-    Cq,
-    Qp,
-    Srq,
-    Ah,
-    Xrcd,
-    Uar,
-    Dm,
-    Flow,
-    Matcher,
-    Mkey,
-    ReservedQpns,
-    AddressMapping,
-    WorkQueue,
-    IndirectionTable,
-}
-
-/// One open command descriptor.
-#[derive(Debug)]
-pub(crate) struct Context {
-    /// The engine's mapping of the same pages.
-    pub(crate) uar: Area,
-    /// The file of the memory behind them.
-    pub(crate) uar_file: crate::sys::FileId,
-    /// UAR pages that may carry doorbells.
-    pub(crate) uar_pages: Vec<UarPage>,
-    pub(crate) next_uar_page: u32,
-    pub(crate) handles: BTreeMap<u32, (ObjectKind, usize)>,
-    pub(crate) next_handle: u32,
-    /// The asynchronous event channel, once GET_CONTEXT was called.
-    pub(crate) async_channel: Option<usize>,
-    pub(crate) cqe_version: u8,
-    /// GET_CONTEXT was called.
-    pub(crate) ready: bool,
-}
-
-/// A UAR page that may carry doorbells.
-#[derive(Debug)]
-pub(crate) struct UarPage {
-    /// Its index, which is also its offset in pages.
-    pub(crate) index: u32,
-    /// The QPs that ring their doorbells on this page.
-    pub(crate) qps: Vec<usize>,
-    /// A doorbell was taken from this page after the last comparison of the send records of its
-    /// QPs. A register keeps only the last doorbell, so other QPs may have been rung as well.
-    pub(crate) compare: bool,
-    /// A doorbell was taken by a hook on libmlx5 since the helper thread looked last.
-    pub(crate) hooked: bool,
-    /// The last doorbell of each of the two registers, if it is known and was a BlueFlame copy.
-    pub(crate) last_copy: [Option<LastCopy>; 2],
-}
-
-impl UarPage {
-    pub(crate) fn new(index: u32) -> Self {
-        Self { index, qps: Vec::new(), compare: false, hooked: false, last_copy: [None; 2] }
-    }
-}
-
-impl Context {
-    /// Where the page with this index is in the list.
-    #[inline]
-    pub(crate) fn uar_slot(&self, index: u32) -> Option<usize> {
-        self.uar_pages.iter().position(|page| page.index == index)
-    }
-}
-
-/// Bytes of a context's UAR area; sparse.
-pub(crate) const UAR_AREA: usize = 64 << 20;
-/// First index of dynamic UAR pages; lower indices are static pages.
-pub(crate) const FIRST_DYNAMIC_UAR: u32 = 0x1000;
-
 /// The device.
 pub(crate) struct Device {
     pub(crate) contexts: Slab<Context>,

@@ -3,40 +3,13 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::Arc;
 
 use crate::device::Device;
+use crate::objects::Channel;
 use crate::sys;
 use crate::vfile::{self, VirtualFile};
-
-/// Numbers of `enum ibv_event_type`.
-pub(crate) mod kind {
-    pub(crate) const CQ_ERR: u32 = 0;
-    pub(crate) const QP_FATAL: u32 = 1;
-    pub(crate) const QP_REQ_ERR: u32 = 2;
-    pub(crate) const QP_ACCESS_ERR: u32 = 3;
-    pub(crate) const COMM_EST: u32 = 4;
-    pub(crate) const SQ_DRAINED: u32 = 5;
-    pub(crate) const DEVICE_FATAL: u32 = 8;
-    pub(crate) const PORT_ACTIVE: u32 = 9;
-    pub(crate) const PORT_ERR: u32 = 10;
-    pub(crate) const SRQ_ERR: u32 = 14;
-    pub(crate) const SRQ_LIMIT_REACHED: u32 = 15;
-    pub(crate) const QP_LAST_WQE_REACHED: u32 = 16;
-}
-
-/// One channel.
-#[derive(Debug)]
-pub(crate) struct Channel {
-    ours: OwnedFd,
-    /// Duplicate of the program's end, to take unread events back.
-    theirs: OwnedFd,
-    fd: RawFd,
-    backlog: VecDeque<Vec<u8>>,
-    closed: bool,
-    users: u32,
-}
 
 /// The registry's side of a channel: learns when the program closes it.
 struct ChannelFile {

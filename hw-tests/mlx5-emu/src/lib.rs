@@ -33,7 +33,6 @@ pub mod paths;
 mod patience;
 mod pin;
 mod polls;
-mod qp_state;
 mod ring;
 mod slab;
 #[cfg(test)]
@@ -59,6 +58,6 @@ pub use control::{
 };
 pub use faults::{Fault, Rule};
 pub use mem::set_checked as set_checked_memory;
+pub use objects::QpState;
 pub use pin::set_memlock;
-pub use qp_state::QpState;
 pub use start::init;

@@ -16,12 +16,11 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use crate::device::{Device, QPN_INDEX_BITS};
-use crate::engine::cqe::syndrome;
+use crate::device::Device;
 use crate::engine::datagram::Datagram;
 use crate::engine::responder::{Op, Payload, Reply, Request};
 use crate::mem;
-use crate::qp_state::QpType;
+use crate::objects::{QPN_INDEX_BITS, QpType, syndrome};
 use crate::ring::{CAPACITY, Ring};
 use crate::sys;
 

@@ -5,7 +5,8 @@
 use std::ffi::{CStr, c_char};
 
 use crate::complaints;
-use crate::device::{self, ObjectKind};
+use crate::device::{self};
+use crate::objects::ObjectKind;
 use crate::{control, faults};
 
 /// Carries out an order or returns a count. Orders: `port up`, `port down`, `fatal`, `remove`, `srq

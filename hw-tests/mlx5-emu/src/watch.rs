@@ -20,7 +20,8 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-use crate::device::{Context, Device};
+use crate::device::Device;
+use crate::objects::Context;
 use crate::sys::{self, FileId};
 
 /// `ioctl` numbers and bits of `linux/userfaultfd.h`.

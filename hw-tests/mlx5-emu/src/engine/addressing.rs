@@ -1,13 +1,12 @@
 //! The segments of a send WQE between control and data: destination, remote address, operands.
 
 use super::datagram::Datagram;
-use super::requester::fold_key;
 use super::responder::{Op, Request};
 use super::swqe::SendWqe;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
 use crate::gids;
-use crate::qp_state::QpType;
+use crate::objects::{QpType, fold_key};
 
 impl Device {
     /// Reads the segments between control and data; returns the first data unit.

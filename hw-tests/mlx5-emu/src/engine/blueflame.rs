@@ -13,6 +13,7 @@
 use super::swqe::SendWqe;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
+use crate::objects::LastCopy;
 
 /// 64-bit words in a half of a register.
 pub(super) const WORDS: usize = 32;
@@ -20,14 +21,6 @@ pub(super) const WORDS: usize = 32;
 const BLOCK: usize = 8;
 /// Number of basic blocks before the announced WQE in which an earlier copy is searched.
 const EARLIER: u16 = 256;
-
-/// The copy that was the last doorbell of a register: its half, its QP, the index after its WQE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LastCopy {
-    half: usize,
-    qp: usize,
-    end: u16,
-}
 
 /// A doorbell that a look at a page found.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +36,12 @@ struct Seen {
 pub(super) struct Look {
     pub(super) rung: bool,
     halves: [Option<Seen>; 4],
+}
+
+impl Seen {
+    fn copy_in(&self, half: usize) -> LastCopy {
+        LastCopy { half, qp: self.qp, end: self.at.wrapping_add(self.blocks) }
+    }
 }
 
 impl Look {
@@ -127,7 +126,7 @@ impl Device {
                 [None, Some(seen)] => (1, seen),
                 [Some(a), Some(b)] if a.qp == b.qp => {
                     let (half, later) = if b.at.wrapping_sub(a.at) < 1 << 15 { (1, b) } else { (0, a) };
-                    *last = later.is_copy.then(|| LastCopy::of(half, &later));
+                    *last = later.is_copy.then(|| later.copy_in(half));
                     continue;
                 }
                 [None, None] => continue,
@@ -136,7 +135,7 @@ impl Device {
                     continue;
                 }
             };
-            let before = last.replace(LastCopy::of(half, &seen)).filter(|_| seen.is_copy);
+            let before = last.replace(seen.copy_in(half)).filter(|_| seen.is_copy);
             if !seen.is_copy {
                 *last = None;
             }
@@ -180,11 +179,5 @@ impl Device {
                 ),
             );
         }
-    }
-}
-
-impl LastCopy {
-    fn of(half: usize, seen: &Seen) -> Self {
-        Self { half, qp: seen.qp, end: seen.at.wrapping_add(seen.blocks) }
     }
 }

@@ -5,10 +5,8 @@ use std::io;
 use crate::clock;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
-use crate::events::kind;
 use crate::mem::Area;
-use crate::objects::{Armed, Stamps};
-use crate::qp_state::QpState;
+use crate::objects::{Armed, QpState, Stamps, event, syndrome};
 use crate::sys;
 
 /// CQE opcodes (high nibble of byte 63).
@@ -21,70 +19,6 @@ pub(crate) mod opcode {
     pub(crate) const RESIZE: u8 = 5;
     pub(crate) const REQ_ERR: u8 = 13;
     pub(crate) const RESP_ERR: u8 = 14;
-}
-
-/// Syndromes of error completions: the syndrome in the low byte, in the high byte the vendor's, as
-/// cards combine them.
-pub(crate) mod syndrome {
-    /// A request whose segments do not fit together.
-    pub(crate) const LOCAL_LENGTH: u16 = 0x6801;
-    /// A message that is longer than its receive.
-    pub(crate) const RECEIVE_LENGTH: u16 = 0xd401;
-    pub(crate) const LOCAL_QP_OP: u16 = 0x6802;
-    pub(crate) const FLUSH: u16 = 0xf905;
-    pub(crate) const MW_BIND: u16 = 0x7806;
-    pub(crate) const BAD_RESP: u16 = 0x0010;
-    pub(crate) const REMOTE_INVAL_REQ: u16 = 0x8a12;
-    pub(crate) const REMOTE_ACCESS: u16 = 0x8813;
-    pub(crate) const REMOTE_OP: u16 = 0x8914;
-    pub(crate) const TRANSPORT_RETRY: u16 = 0x8115;
-    pub(crate) const RNR_RETRY: u16 = 0x8716;
-    /// The page fault of a receive that its QP survives.
-    pub(crate) const ABORTED: u16 = 0x9322;
-
-    /// Why a piece of local memory is refused; the lowest bits of the vendor's syndrome.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) enum Protection {
-        /// No such key, or one of another protection domain.
-        Key = 2,
-        /// No right to this access, or not within the region.
-        Access = 3,
-    }
-
-    impl Protection {
-        /// The syndrome of data that a request sends.
-        pub(crate) fn of_gather(self) -> u16 {
-            0x5004 | (self as u16) << 8
-        }
-
-        /// The syndrome of data that arrives: of a receive, and of an answer.
-        pub(crate) fn of_scatter(self) -> u16 {
-            0x3004 | (self as u16) << 8
-        }
-    }
-
-    /// The usual combination for a syndrome.
-    pub(crate) fn usual(syndrome: u8) -> u16 {
-        const KNOWN: [u16; 9] = [
-            LOCAL_LENGTH,
-            LOCAL_QP_OP,
-            FLUSH,
-            MW_BIND,
-            REMOTE_INVAL_REQ,
-            REMOTE_ACCESS,
-            REMOTE_OP,
-            TRANSPORT_RETRY,
-            RNR_RETRY,
-        ];
-        let found =
-            KNOWN.into_iter().chain([Protection::Key.of_gather()]).find(|known| *known as u8 == syndrome);
-        found.unwrap_or(u16::from(syndrome))
-    }
-
-    /// The device met the error itself: no peer reported it, and none failed to answer.
-    pub(super) fn is_local(code: u16) -> bool {
-        matches!(code as u8, 1..=4 | 6)
-    }
 }
 
 /// The content of a CQE.
@@ -288,7 +222,7 @@ impl Device {
         cq.overrun = true;
         cq.async_events += 1;
         let (context, element) = (cq.context, cq.user_handle);
-        self.async_event(context, element, kind::CQ_ERR);
+        self.async_event(context, element, event::CQ_ERR);
         let users: Vec<usize> = self
             .qps
             .iter()
@@ -297,7 +231,7 @@ impl Device {
             .map(|(qp, _)| qp)
             .collect();
         for qp in users {
-            self.qp_event(qp, kind::QP_FATAL);
+            self.qp_event(qp, event::QP_FATAL);
             self.qp_to_error(qp);
         }
     }

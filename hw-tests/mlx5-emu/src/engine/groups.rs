@@ -15,8 +15,7 @@ use super::responder::{Payload, Reply, Request};
 use crate::config;
 use crate::device::Device;
 use crate::net::SLOTS;
-use crate::objects::{Blocked, Seg};
-use crate::qp_state::QpType;
+use crate::objects::{Blocked, QpType, Seg};
 use crate::sys;
 
 /// The destination of every multicast datagram.

@@ -10,21 +10,17 @@ pub(crate) mod raw;
 mod remote;
 pub(crate) mod requester;
 pub(crate) mod responder;
-pub(crate) mod rss;
 mod rwqe;
 mod swqe;
 pub(crate) mod timer;
 mod umr;
 
-pub(crate) use blueflame::LastCopy;
 pub(crate) use requester::LOG_MAX_MEMCPY;
 
 use crate::device::Device;
-use crate::events::kind;
-use crate::objects::Blocked;
-use crate::qp_state::QpState;
+use crate::objects::{Blocked, QpState, event, syndrome};
 
-use cqe::{Cqe, opcode, syndrome};
+use cqe::{Cqe, opcode};
 
 impl Device {
     /// Does all pending work: doorbells, send queues, timers, frames from other processes, waiting
@@ -98,7 +94,7 @@ impl Device {
         self.flush_rq(index);
         if self.qps[index].srq.is_some() {
             if !self.faults.active || !self.faults.keep_last_wqe(index) {
-                self.qp_event(index, kind::QP_LAST_WQE_REACHED);
+                self.qp_event(index, event::QP_LAST_WQE_REACHED);
             }
         } else if self.qps[index].rq_count > 0 && !self.in_error.contains(&index) {
             self.in_error.push(index);

@@ -5,13 +5,11 @@
 //! (receiver not ready, no such peer), the requester takes back this request and all later requests
 //! of the QP, and sends them again.
 
-use super::cqe::syndrome;
 use super::requester::{Landed, Outcome, done};
 use super::responder::{Reply, Request};
 use super::swqe::{GatherError, SendWqe, opcode};
 use crate::device::Device;
-use crate::objects::{Blocked, Outstanding, Seg};
-use crate::qp_state::{QpState, QpType};
+use crate::objects::{Blocked, Outstanding, QpState, QpType, Seg, syndrome};
 
 impl Device {
     /// Sends a request to a QP of another process.

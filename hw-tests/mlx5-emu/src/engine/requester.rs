@@ -1,16 +1,14 @@
 //! The requester: send queues, from doorbell to completion.
 
-use super::cqe::{Cqe, opcode as cqe_opcode, syndrome};
+use super::cqe::{Cqe, opcode as cqe_opcode};
 use super::groups::GROUP_QPN;
 use super::responder::{Op, Payload, Reply, Request, copy_segments};
 use super::swqe::{GatherError, SendWqe, opcode};
 use super::timer;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
-use crate::events::kind;
 use crate::mem;
-use crate::objects::{Blocked, Outstanding, Seg, access};
-use crate::qp_state::{QpState, QpType};
+use crate::objects::{Blocked, Outstanding, QpState, QpType, Seg, access, event, syndrome};
 
 /// The most WQEs of one QP that are executed before other QPs get a turn.
 const TURN: u32 = 64;
@@ -36,11 +34,6 @@ pub(crate) const LOG_MAX_MEMCPY: u8 = 24;
 /// `opmod` of a masked atomic on 8 bytes: 8, plus log2 of the size, minus 2. (Those on 4 bytes are
 /// refused.)
 const EXTENDED_8_BYTES: u8 = 9;
-
-/// The access key of a DC target as requests carry it.
-pub(crate) fn fold_key(key: u64) -> u32 {
-    (key >> 32) as u32 ^ key as u32
-}
 
 pub(super) fn done(bytes: u32) -> Outcome {
     Outcome::Done { bytes, inline: None }
@@ -114,7 +107,7 @@ impl Device {
                 ),
             );
             qp.sq_posted = qp.sq_next;
-            self.qp_event(index, kind::QP_FATAL);
+            self.qp_event(index, event::QP_FATAL);
             self.qp_to_error(index);
             return false;
         }
@@ -533,7 +526,7 @@ impl Device {
         let Some(qp) = self.qps.get_mut(index) else { return };
         if qp.state == QpState::Sqd && qp.outstanding.is_empty() && qp.drained_event {
             qp.drained_event = false;
-            self.qp_event(index, kind::SQ_DRAINED);
+            self.qp_event(index, event::SQ_DRAINED);
         }
     }
 

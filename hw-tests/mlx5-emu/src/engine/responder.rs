@@ -1,13 +1,11 @@
 //! The responder: the effect of a request on the destination QP.
 
-use super::cqe::{Cqe, opcode, syndrome};
+use super::cqe::{Cqe, opcode};
 use super::datagram::{Datagram, datagram_flags, deliver_datagram};
 use super::rwqe::RecvError;
 use crate::device::Device;
-use crate::events::kind;
 use crate::mem;
-use crate::objects::{KeyKind, Mkey, Seg, access};
-use crate::qp_state::{QpState, QpType};
+use crate::objects::{KeyKind, Mkey, QpState, QpType, Seg, access, event, syndrome};
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +192,7 @@ impl Device {
             }
             if qp.state == QpState::Rtr && !qp.comm_est {
                 qp.comm_est = true;
-                self.qp_event(index, kind::COMM_EST);
+                self.qp_event(index, event::COMM_EST);
             }
         }
         let reply = match request.op {
@@ -211,7 +209,7 @@ impl Device {
             }
             Reply::Nak(code) if request.kind.is_reliable() => {
                 let event =
-                    if code == syndrome::REMOTE_ACCESS { kind::QP_ACCESS_ERR } else { kind::QP_REQ_ERR };
+                    if code == syndrome::REMOTE_ACCESS { event::QP_ACCESS_ERR } else { event::QP_REQ_ERR };
                 if code != syndrome::REMOTE_OP {
                     self.qp_event(index, event);
                 }

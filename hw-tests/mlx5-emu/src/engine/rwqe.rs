@@ -4,12 +4,13 @@
 //! A WQE that the record covers must not change any more. The device therefore remembers the WQE's
 //! link when the record covers the WQE, and compares the link when it uses the WQE.
 
-use super::cqe::syndrome::{self, Protection};
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
-use crate::events::kind;
 use crate::mem::{self, Area};
-use crate::objects::{FREE, Seg, access};
+use crate::objects::{
+    FREE, Seg, access, event,
+    syndrome::{self, Protection},
+};
 
 /// End of a scatter list that is shorter than its WQE.
 const TERMINATOR_KEY: u32 = 0x100;
@@ -118,7 +119,7 @@ impl Device {
         srq.available = 0;
         srq.async_events += 1;
         let (context, element) = (srq.context, srq.user_handle);
-        self.async_event(context, element, kind::SRQ_ERR);
+        self.async_event(context, element, event::SRQ_ERR);
     }
 
     /// Every SRQ in use breaks, that is with a QP or with a WQE so far. libibverbs may still be
@@ -183,7 +184,7 @@ impl Device {
             srq.limit = 0;
             srq.async_events += 1;
             let (context, element) = (srq.context, srq.user_handle);
-            self.async_event(context, element, kind::SRQ_LIMIT_REACHED);
+            self.async_event(context, element, event::SRQ_LIMIT_REACHED);
         }
     }
 

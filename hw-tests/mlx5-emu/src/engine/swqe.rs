@@ -1,9 +1,9 @@
 //! Reading send WQEs: segments of 16 bytes in a ring of 64-byte basic blocks, at literal offsets.
 
-use super::cqe::syndrome::Protection;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
 use crate::mem::Area;
+use crate::objects::syndrome::Protection;
 use crate::objects::{Seg, access};
 
 /// Opcodes of send WQEs.

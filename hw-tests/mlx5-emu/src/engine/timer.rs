@@ -1,31 +1,8 @@
 //! Timers of send queues: receiver-not-ready waits and transport retries.
 
-use std::cmp::Ordering;
-
 use crate::clock;
 use crate::device::Device;
-use crate::objects::Blocked;
-
-/// One timer; the heap's greatest element is the one due first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Timer {
-    pub(crate) due_ns: u64,
-    pub(crate) qp: usize,
-    pub(crate) qpn: u32,
-    pub(crate) generation: u32,
-}
-
-impl Ord for Timer {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.due_ns.cmp(&self.due_ns).then_with(|| other.qp.cmp(&self.qp))
-    }
-}
-
-impl PartialOrd for Timer {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
+use crate::objects::{Blocked, Timer};
 
 /// The receiver-not-ready delays of the InfiniBand specification, by code, in units of 10
 /// microseconds.

@@ -1,12 +1,11 @@
 //! Work requests that change keys: binding and invalidating memory windows, and setting the layouts
 //! of indirect keys.
 
-use super::cqe::syndrome;
 use super::requester::{Outcome, done};
 use super::swqe::SendWqe;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
-use crate::objects::{KeyKind, Layout, Piece, Seg, access};
+use crate::objects::{KeyKind, Layout, Piece, Seg, access, syndrome};
 
 impl Device {
     /// Key changes by work request: binding and invalidating windows.

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::command::{Answer, Command};
-use crate::device::{Device, FIRST_DYNAMIC_UAR, ObjectKind, UAR_AREA, UarPage};
-use crate::objects::{Ah, Pd, Xrcd};
+use crate::device::Device;
+use crate::objects::{Ah, FIRST_DYNAMIC_UAR, ObjectKind, Pd, UAR_AREA, UarPage, Xrcd};
 use crate::{config, gids, mem, sys};
 
 impl Device {

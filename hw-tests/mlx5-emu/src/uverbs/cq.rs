@@ -4,10 +4,9 @@ use std::io;
 
 use super::command::{Answer, Command};
 use super::query::{MAX_CQE, MINI_CQE_FORMATS};
-use crate::device::{Device, ObjectKind};
-use crate::events::kind;
+use crate::device::Device;
 use crate::mem::Area;
-use crate::objects::{Armed, Cq, Stamps};
+use crate::objects::{Armed, Cq, ObjectKind, Stamps, event};
 use crate::pin::Pin;
 use crate::{hooks, sys};
 
@@ -187,7 +186,7 @@ impl Device {
             self.put_channel(channel);
         }
         if asynchronous > 0 {
-            asynchronous -= self.take_back_async(context, user_handle, &[kind::CQ_ERR]);
+            asynchronous -= self.take_back_async(context, user_handle, &[event::CQ_ERR]);
         }
         self.cqs.remove(index);
         (comp, asynchronous)

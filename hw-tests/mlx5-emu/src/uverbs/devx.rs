@@ -9,8 +9,8 @@ use std::os::fd::RawFd;
 
 use super::Uverbs;
 use super::native::{Attr, DRIVER, need};
-use crate::device::{Device, MAX_QP, ObjectKind};
-use crate::objects::{KeyKind, Mkey};
+use crate::device::Device;
+use crate::objects::{KeyKind, MAX_QP, Mkey, ObjectKind};
 use crate::sys;
 
 /// Log2 of the size of a block of reserved QP numbers.

@@ -10,8 +10,8 @@ use std::os::fd::RawFd;
 use super::Uverbs;
 use super::memory::check_access;
 use super::native::{Attr, DRIVER, find, need};
-use crate::device::{Device, ObjectKind};
-use crate::objects::{Dm, KeyKind, Mkey, access};
+use crate::device::Device;
+use crate::objects::{Dm, KeyKind, Mkey, ObjectKind, access};
 use crate::sys;
 
 /// Longest piece of device memory.

@@ -6,17 +6,9 @@ use std::os::fd::RawFd;
 use super::Uverbs;
 use super::command::{Answer, Command};
 use super::native::{Attr, DRIVER, find, need};
-use crate::device::{Device, ObjectKind};
-use crate::engine::raw::{FIELDS, Flow, field};
-use crate::qp_state::QpType;
+use crate::device::Device;
+use crate::objects::{FIELDS, Flow, Matcher, ObjectKind, QpType, field};
 use crate::sys;
-
-/// The fields that a matcher compares, and its priority.
-#[derive(Clone, Debug)]
-pub(crate) struct Matcher {
-    mask: [u8; FIELDS],
-    priority: u32,
-}
 
 /// The default priority of a matcher's rules is behind those of the verbs.
 const MATCHER_PRIORITY: u32 = 1 << 16;

@@ -9,8 +9,8 @@ use super::Uverbs;
 use super::command::{Answer, Command, Reader, Room};
 use super::native::{Attr, DRIVER, find, need};
 use crate::commands::{CREATE_CQ, CREATE_QP, EX};
-use crate::device::{Device, ObjectKind};
-use crate::objects::access;
+use crate::device::Device;
+use crate::objects::{ObjectKind, access};
 use crate::{clock, mem, sys};
 
 /// The page of the device's clock in the context's memory (`MLX5_IB_MMAP_CORE_CLOCK`).

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::command::{Answer, Command};
-use crate::device::{Device, ObjectKind};
-use crate::objects::{KeyKind, Mkey, access};
+use crate::device::Device;
+use crate::objects::{KeyKind, Mkey, ObjectKind, access};
 use crate::{mem, pin, sys};
 
 const KNOWN_ACCESS: u32 = access::LOCAL_WRITE

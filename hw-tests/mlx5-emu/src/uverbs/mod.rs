@@ -25,9 +25,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use command::Command;
-pub(crate) use flow::Matcher;
 
-use crate::device::{Context, Device, FIRST_DYNAMIC_UAR, ObjectKind, UAR_AREA};
+use crate::device::Device;
+use crate::objects::{Context, FIRST_DYNAMIC_UAR, ObjectKind, UAR_AREA};
 use crate::vfile::{self, VirtualFile};
 use crate::{mem, sys};
 

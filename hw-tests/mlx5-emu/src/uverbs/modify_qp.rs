@@ -5,9 +5,8 @@ use std::io;
 use super::command::{Answer, Command, Reader};
 use super::context::gid_valid;
 use super::qp::invalid;
-use crate::device::{Device, ObjectKind};
-use crate::objects::{Blocked, QpAttr};
-use crate::qp_state::{self, QpState, QpType, mask};
+use crate::device::Device;
+use crate::objects::{Blocked, ObjectKind, QpAttr, QpState, QpType, is_ok, mask};
 use crate::{hooks, sys};
 
 impl Device {
@@ -62,7 +61,7 @@ impl Device {
         } else {
             from
         };
-        if !qp_state::is_ok(from, to, qp.kind, attributes) {
+        if !is_ok(from, to, qp.kind, attributes) {
             return Err(invalid());
         }
         self.set_qp_attributes(index, request, attributes)?;

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 
 use super::command::{Command, Reader, Room};
 use super::{Uverbs, devx, dm, flow, import};
-use crate::device::ObjectKind;
+use crate::objects::ObjectKind;
 use crate::{commands, gids, mem, sys};
 
 const OBJECT_DEVICE: u16 = 0;

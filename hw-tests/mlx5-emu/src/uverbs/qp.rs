@@ -5,13 +5,10 @@ use std::io;
 use super::command::{Answer, Command, Reader};
 use super::query::{MAX_QP_WR, MAX_SGE};
 use super::srq::uidx;
-use crate::device::{Device, ObjectKind};
-use crate::engine::requester::fold_key;
-use crate::events::kind;
+use crate::device::Device;
 use crate::mem::Area;
-use crate::objects::{Qp, QpCap};
+use crate::objects::{ObjectKind, Qp, QpCap, QpType, event, fold_key};
 use crate::pin::Pin;
-use crate::qp_state::QpType;
 use crate::{hooks, sys};
 
 mod flag {
@@ -409,12 +406,12 @@ impl Device {
         let mut events = qp.async_events;
         if events > 0 {
             let kinds = [
-                kind::QP_FATAL,
-                kind::QP_REQ_ERR,
-                kind::QP_ACCESS_ERR,
-                kind::COMM_EST,
-                kind::SQ_DRAINED,
-                kind::QP_LAST_WQE_REACHED,
+                event::QP_FATAL,
+                event::QP_REQ_ERR,
+                event::QP_ACCESS_ERR,
+                event::COMM_EST,
+                event::SQ_DRAINED,
+                event::QP_LAST_WQE_REACHED,
             ];
             events -= self.take_back_async(qp.context, qp.user_handle, &kinds);
         }

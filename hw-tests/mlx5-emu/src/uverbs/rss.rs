@@ -8,12 +8,11 @@ use std::io;
 
 use super::command::{Answer, Command};
 use super::query::MAX_QP_WR;
-use crate::device::{Device, ObjectKind};
-use crate::engine::rss::{KEY, Spread, TOEPLITZ, covers};
+use crate::device::Device;
 use crate::mem::Area;
-use crate::objects::{IndirectionTable, Qp, QpCap};
+use crate::objects::rss::{KEY, Spread, TOEPLITZ, covers};
+use crate::objects::{IndirectionTable, ObjectKind, Qp, QpCap, QpState, QpType};
 use crate::pin::Pin;
-use crate::qp_state::{QpState, QpType};
 use crate::sys;
 
 /// States of a work queue (`enum ibv_wq_state`).

@@ -4,10 +4,9 @@ use std::io;
 
 use super::command::{Answer, Command, Reader};
 use super::query::MAX_SRQ_WR;
-use crate::device::{Device, ObjectKind};
-use crate::events::kind;
+use crate::device::Device;
 use crate::mem::Area;
-use crate::objects::{FREE, Srq};
+use crate::objects::{FREE, ObjectKind, Srq, event};
 use crate::pin::Pin;
 use crate::sys;
 
@@ -122,7 +121,7 @@ impl Device {
 
     /// The SRQ with this number in this process.
     pub(crate) fn srq_by_number(&self, srqn: u32) -> Option<usize> {
-        let index = ((srqn & (crate::device::MAX_QP as u32 - 1)) as usize).checked_sub(1)?;
+        let index = ((srqn & (crate::objects::MAX_QP as u32 - 1)) as usize).checked_sub(1)?;
         self.srqs.get(index).filter(|srq| srq.srqn == srqn).map(|_| index)
     }
 
@@ -185,7 +184,7 @@ impl Device {
         }
         let mut events = srq.async_events;
         if events > 0 {
-            let kinds = [kind::SRQ_LIMIT_REACHED, kind::SRQ_ERR];
+            let kinds = [event::SRQ_LIMIT_REACHED, event::SRQ_ERR];
             events -= self.take_back_async(srq.context, srq.user_handle, &kinds);
         }
         events

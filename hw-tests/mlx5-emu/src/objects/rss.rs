@@ -1,7 +1,7 @@
 //! Spreading frames over work queues (RSS): a hash of a frame's addresses and ports selects the
 //! queue.
 
-use super::raw::{FIELDS, field};
+use super::flow::{FIELDS, field};
 
 /// The hash function, with the bit of `enum ibv_rx_hash_function_flags`.
 pub(crate) const TOEPLITZ: u8 = 1;
@@ -70,6 +70,15 @@ impl Spread {
         }
         hash
     }
+}
+
+/// Work queues that a QP spreads its frames over.
+#[derive(Debug, Default)]
+pub(crate) struct IndirectionTable {
+    /// Indices of the work queues, which are QPs without a send queue; a power of two of them.
+    pub(crate) queues: Vec<usize>,
+    /// QPs that use it.
+    pub(crate) users: u32,
 }
 
 #[cfg(test)]

@@ -24,8 +24,8 @@ use crate::commands;
 use crate::device::Device;
 use crate::engine::cqe::Cqe;
 use crate::engine::responder::Op;
-use crate::events::kind;
 use crate::mem::Area;
+use crate::objects::event;
 
 /// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -419,7 +419,7 @@ impl Device {
         }
         for qp in std::mem::take(&mut self.faults.late_last) {
             if self.qps.get(qp).is_some() {
-                self.qp_event(qp, kind::QP_LAST_WQE_REACHED);
+                self.qp_event(qp, event::QP_LAST_WQE_REACHED);
             }
         }
         self.faults.active = !self.faults.rules.is_empty() || self.faults.pending();
