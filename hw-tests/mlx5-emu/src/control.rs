@@ -2,8 +2,8 @@
 
 use crate::config::{self, Mode, mode};
 use crate::device;
-use crate::faults::Rule;
 use crate::helper;
+use crate::objects::faults::Rule;
 use crate::objects::{QpState, event};
 
 /// Does all pending work: doorbells, send queues, expired timers, frames from other processes,
@@ -35,7 +35,7 @@ pub fn no_faults() {
     device::lock().faults.clear();
 }
 
-/// Makes receive completions that [`Fault::LateReceive`](crate::faults::Fault::LateReceive) holds
+/// Makes receive completions that [`Fault::LateReceive`](crate::objects::faults::Fault::LateReceive) holds
 /// back visible, and delivers the events that wait for them.
 pub fn release_late() {
     device::lock().release_late();

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::engine::groups::Groups;
-use crate::faults::Faults;
 use crate::net::Net;
+use crate::objects::faults::Faults;
 use crate::objects::{
     Ah, Channel, Context, Cq, Dm, Flow, IndirectionTable, Layout, MAX_CQ, MAX_KEYS, MAX_PD, MAX_QP, MAX_SRQ,
     MAX_TABLES, Matcher, Mkey, Pd, QPN_INDEX_BITS, Qp, Seg, Srq, Timer, Xrcd,

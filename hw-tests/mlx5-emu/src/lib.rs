@@ -18,7 +18,6 @@ mod device;
 pub mod devices;
 mod engine;
 mod events;
-mod faults;
 mod fork;
 pub mod gids;
 mod helper;
@@ -56,8 +55,8 @@ pub use config::{Mode, mode, set_cqe_version};
 pub use control::{
     QpInfo, fatal_error, inject, no_faults, qp_info, release_late, remove_device, set_mode, set_port, step,
 };
-pub use faults::{Fault, Rule};
 pub use mem::set_checked as set_checked_memory;
 pub use objects::QpState;
+pub use objects::faults::{Fault, Rule};
 pub use pin::set_memlock;
 pub use start::init;

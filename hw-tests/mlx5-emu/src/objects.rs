@@ -4,6 +4,7 @@ mod channel;
 mod context;
 mod cq;
 mod domain;
+pub(crate) mod faults;
 pub(crate) mod flow;
 mod key;
 mod limits;

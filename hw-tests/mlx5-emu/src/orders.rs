@@ -5,9 +5,10 @@
 use std::ffi::{CStr, c_char};
 
 use crate::complaints;
+use crate::control;
 use crate::device::{self};
 use crate::objects::ObjectKind;
-use crate::{control, faults};
+use crate::objects::faults;
 
 /// Carries out an order or returns a count. Orders: `port up`, `port down`, `fatal`, `remove`, `srq
 /// error` and `cq error` (all that are in use break), `reuse qpn` (the next QP gets the number of the

@@ -1,7 +1,11 @@
 //! Modules at the bottom of the crate that must not use those above them.
 
 const BELOW: [(&str, &str, &[&str]); 3] = [
-    ("faults.rs", include_str!("../src/faults.rs"), &["uverbs", "ucma", "hooks", "helper", "interpose"]),
+    (
+        "objects/faults.rs",
+        include_str!("../src/objects/faults.rs"),
+        &["uverbs", "ucma", "hooks", "helper", "interpose"],
+    ),
     ("config.rs", include_str!("../src/config.rs"), &["uverbs", "ucma", "hooks", "helper", "device"]),
     ("commands.rs", include_str!("../src/commands.rs"), &["uverbs", "faults", "device"]),
 ];

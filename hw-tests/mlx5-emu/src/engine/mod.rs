@@ -6,6 +6,7 @@ pub(crate) mod cqe;
 pub(crate) mod datagram;
 mod doorbell;
 pub(crate) mod groups;
+mod held;
 pub(crate) mod raw;
 mod remote;
 pub(crate) mod requester;

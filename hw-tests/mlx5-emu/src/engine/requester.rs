@@ -8,6 +8,7 @@ use super::timer;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
 use crate::mem;
+use crate::objects::faults::Injected;
 use crate::objects::{Blocked, Outstanding, QpState, QpType, Seg, access, event, syndrome};
 
 /// The most WQEs of one QP that are executed before other QPs get a turn.
@@ -533,9 +534,8 @@ impl Device {
     /// Applies fault injection to a request.
     #[cold]
     fn inject(&mut self, index: usize, request: &Request) -> Option<Outcome> {
-        use crate::faults::Injected;
         let qp = &self.qps[index];
-        match self.faults.on_request(qp.qpn, request.op)? {
+        match self.faults.on_request(qp.qpn)? {
             Injected::Drop => {
                 Some(if request.kind.is_reliable() { self.unanswered(index) } else { done(request.len) })
             }

@@ -21,11 +21,7 @@
 //! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`); names: `commands.rs` |
 
 use crate::commands;
-use crate::device::Device;
-use crate::engine::cqe::Cqe;
-use crate::engine::responder::Op;
 use crate::mem::Area;
-use crate::objects::event;
 
 /// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,17 +118,20 @@ pub(crate) enum Injected {
     Error(u8),
 }
 
-/// A completion held back.
+/// A send completion held back.
 #[derive(Debug)]
-struct Held {
-    cq: usize,
-    qp: usize,
-    srqn_uidx: u32,
-    byte_cnt: u32,
-    sop_qpn: u32,
-    wqe_counter: u16,
-    inline: Option<Vec<u8>>,
+pub(crate) struct Held {
+    pub(crate) cq: usize,
+    pub(crate) qp: usize,
+    pub(crate) srqn_uidx: u32,
+    pub(crate) byte_cnt: u32,
+    pub(crate) sop_qpn: u32,
+    pub(crate) wqe_counter: u16,
+    pub(crate) inline: Option<Vec<u8>>,
 }
+
+/// An owner byte of a late receive: CQ, buffer, offset, value.
+pub(crate) type LateOwner = (usize, Area, usize, u8);
 
 /// The rules in force.
 #[derive(Debug, Default)]
@@ -141,8 +140,8 @@ pub(crate) struct Faults {
     held: Vec<Held>,
     /// Owner bytes still to be written: buffer, offset, value.
     stale: Vec<(Area, usize, u8)>,
-    /// The same of receives, with their CQs.
-    late: Vec<(usize, Area, usize, u8)>,
+    /// The same of receives.
+    late: Vec<LateOwner>,
     /// QPs whose LAST_WQE_REACHED waits for the late receives.
     late_last: Vec<usize>,
     /// True when there is any rule or held completion. The fast path checks only this field.
@@ -218,13 +217,14 @@ impl Faults {
         self.active = true;
     }
 
-    fn pending(&self) -> bool {
-        !self.held.is_empty() || !self.stale.is_empty() || !self.late.is_empty()
+    fn update(&mut self) {
+        let pending = !self.held.is_empty() || !self.stale.is_empty() || !self.late.is_empty();
+        self.active = !self.rules.is_empty() || pending;
     }
 
     pub(crate) fn clear(&mut self) {
         self.rules.clear();
-        self.active = self.pending();
+        self.update();
     }
 
     /// Finds the rule for an occasion and uses it up.
@@ -241,7 +241,7 @@ impl Faults {
         let fault = rule.fault;
         if rule.count == 1 {
             self.rules.remove(at);
-            self.active = !self.rules.is_empty() || self.pending();
+            self.update();
         } else if rule.count > 1 {
             rule.count -= 1;
         }
@@ -266,7 +266,7 @@ impl Faults {
         self.command_error_named(name)
     }
 
-    pub(crate) fn on_request(&mut self, qpn: u32, _op: Op) -> Option<Injected> {
+    pub(crate) fn on_request(&mut self, qpn: u32) -> Option<Injected> {
         let fault =
             self.strike(Some(qpn), |fault| matches!(fault, Fault::Drop | Fault::Delay(_) | Fault::Error(_)))?;
         Some(match fault {
@@ -328,6 +328,45 @@ impl Faults {
         self.held.retain(|held| held.qp != qp);
     }
 
+    /// A send completion of a QP is about to be written. Returns the fault that strikes it.
+    pub(crate) fn on_send_completion(&mut self, qpn: u32) -> Option<Fault> {
+        self.strike(Some(qpn), |fault| matches!(fault, Fault::Hold | Fault::Repeat))
+    }
+
+    pub(crate) fn hold(&mut self, completion: Held) {
+        self.held.push(completion);
+        self.active = true;
+    }
+
+    /// The held completions of this CQ that a completion of `qp` releases: those of other QPs.
+    pub(crate) fn passed_by(&mut self, cq: usize, qp: usize) -> Vec<Held> {
+        let held = std::mem::take(&mut self.held);
+        let (kept, passed) = held.into_iter().partition(|held| held.qp == qp || held.cq != cq);
+        self.held = kept;
+        self.update();
+        passed
+    }
+
+    pub(crate) fn take_held(&mut self) -> Vec<Held> {
+        std::mem::take(&mut self.held)
+    }
+
+    /// Writes the owner bytes that [`Fault::StaleOwner`] left out.
+    pub(crate) fn publish_stale(&mut self) {
+        for (buf, offset, value) in std::mem::take(&mut self.stale) {
+            buf.publish_byte(offset, value);
+        }
+        self.update();
+    }
+
+    /// The owner bytes of late receives with their CQs, and the QPs whose LAST_WQE_REACHED waits
+    /// for them.
+    pub(crate) fn take_late(&mut self) -> (Vec<LateOwner>, Vec<usize>) {
+        let late = (std::mem::take(&mut self.late), std::mem::take(&mut self.late_last));
+        self.update();
+        late
+    }
+
     /// A QP has taken its last receive. Returns true if LAST_WQE_REACHED must wait for late
     /// receives.
     pub(crate) fn keep_last_wqe(&mut self, qp: usize) -> bool {
@@ -346,83 +385,6 @@ impl Faults {
     /// At the responder: whether the receive WQE just taken from an SRQ meets a page fault.
     pub(crate) fn aborts(&mut self, qpn: u32) -> bool {
         self.strike(Some(qpn), |fault| fault == Fault::Abort).is_some()
-    }
-}
-
-impl Device {
-    /// Holds back or repeats a send completion that is about to be written. Returns true if the
-    /// fault took the completion.
-    pub(crate) fn hold_or_repeat(&mut self, cq: usize, qp: usize, cqe: &Cqe<'_>) -> bool {
-        let others: Vec<Held> = {
-            let held = std::mem::take(&mut self.faults.held);
-            let (same, others) = held.into_iter().partition(|held| held.qp == qp || held.cq != cq);
-            self.faults.held = same;
-            others
-        };
-        let qpn = self.qps[qp].qpn;
-        if let Some(fault) =
-            self.faults.strike(Some(qpn), |fault| matches!(fault, Fault::Hold | Fault::Repeat))
-        {
-            if fault == Fault::Hold {
-                self.faults.held.push(Held {
-                    cq,
-                    qp,
-                    srqn_uidx: cqe.srqn_uidx,
-                    byte_cnt: cqe.byte_cnt,
-                    sop_qpn: cqe.sop_qpn,
-                    wqe_counter: cqe.wqe_counter,
-                    inline: cqe.inline.map(<[u8]>::to_vec),
-                });
-                self.faults.active = true;
-                return true;
-            }
-            self.complete(cq, cqe);
-        }
-        self.complete(cq, cqe);
-        for held in others {
-            self.release(&held);
-        }
-        self.faults.active = !self.faults.rules.is_empty() || self.faults.pending();
-        true
-    }
-
-    fn release(&mut self, held: &Held) {
-        let cqe = Cqe {
-            srqn_uidx: held.srqn_uidx,
-            byte_cnt: held.byte_cnt,
-            sop_qpn: held.sop_qpn,
-            wqe_counter: held.wqe_counter,
-            inline: held.inline.as_deref(),
-            ..Cqe::default()
-        };
-        self.complete(held.cq, &cqe);
-    }
-
-    /// Writes completions that were held back. An explicit step calls this function.
-    pub(crate) fn release_held(&mut self) {
-        for held in std::mem::take(&mut self.faults.held) {
-            self.release(&held);
-        }
-        for (buf, offset, value) in std::mem::take(&mut self.faults.stale) {
-            buf.publish_byte(offset, value);
-        }
-        self.faults.active = !self.faults.rules.is_empty() || self.faults.pending();
-    }
-
-    /// Makes late receives visible, and then delivers the events that wait for them.
-    pub(crate) fn release_late(&mut self) {
-        for (cq, buf, offset, value) in std::mem::take(&mut self.faults.late) {
-            if self.cqs.get(cq).is_some() {
-                buf.publish_byte(offset, value);
-                self.fire_if_armed(cq);
-            }
-        }
-        for qp in std::mem::take(&mut self.faults.late_last) {
-            if self.qps.get(qp).is_some() {
-                self.qp_event(qp, event::QP_LAST_WQE_REACHED);
-            }
-        }
-        self.faults.active = !self.faults.rules.is_empty() || self.faults.pending();
     }
 }
 
