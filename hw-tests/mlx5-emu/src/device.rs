@@ -9,15 +9,15 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::engine::groups::Groups;
-use crate::net::Net;
 use crate::objects::faults::Faults;
 use crate::objects::{
     Ah, Channel, Context, Cq, Dm, Flow, IndirectionTable, Layout, MAX_CQ, MAX_KEYS, MAX_PD, MAX_QP, MAX_SRQ,
-    MAX_TABLES, Matcher, Mkey, Pd, QPN_INDEX_BITS, Qp, Seg, Srq, Timer, Xrcd,
+    MAX_TABLES, Matcher, Mkey, Pd, Qp, Seg, Srq, Timer, Xrcd,
 };
 use crate::slab::Slab;
 use crate::sys;
+use crate::wire::Net;
+use crate::wire::groups::Groups;
 
 /// A bit of every key's number, beyond the index: the small numbers are reserved.
 const KEY_BIT: u32 = 1 << 22;
@@ -166,12 +166,6 @@ impl Device {
     pub(crate) fn qp_by_number(&self, qpn: u32) -> Option<usize> {
         let index = (qpn & (MAX_QP as u32 - 1)) as usize;
         self.qps.get(index).filter(|qp| qp.qpn == qpn).map(|_| index)
-    }
-
-    /// The process part of a QP number.
-    #[inline(always)]
-    pub(crate) fn process_of(qpn: u32) -> u32 {
-        (qpn & 0xff_ffff) >> QPN_INDEX_BITS
     }
 }
 

@@ -25,17 +25,13 @@ mod hooks;
 mod ifaddrs;
 pub mod interpose;
 pub mod mem;
-mod net;
 mod objects;
 mod orders;
 pub mod paths;
 mod patience;
 mod pin;
 mod polls;
-mod ring;
 mod slab;
-#[cfg(test)]
-mod sleeps;
 mod start;
 pub mod sys;
 mod sysfs;
@@ -48,6 +44,7 @@ pub mod vfile;
 pub mod waits;
 mod wake;
 mod watch;
+mod wire;
 
 pub use clock::advance as advance_clock;
 pub use complaints::{Complaint, Kind as ComplaintKind, complaint_count, complaints, take_complaints};

@@ -24,8 +24,8 @@ use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use crate::config::{Mode, mode};
 use crate::device::{self, Device};
 use crate::hooks::{driver_polls, guarded};
-use crate::net::Waiting;
 use crate::trust::are_trusted;
+use crate::wire::Waiting;
 use crate::{polls, sys, vfile};
 
 /// Longest list of descriptors that is looked at.

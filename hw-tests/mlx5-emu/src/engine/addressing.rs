@@ -1,12 +1,11 @@
 //! The segments of a send WQE between control and data: destination, remote address, operands.
 
-use super::datagram::Datagram;
-use super::responder::{Op, Request};
 use super::swqe::SendWqe;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
 use crate::gids;
 use crate::objects::{QpType, fold_key};
+use crate::wire::{Datagram, Op, Request};
 
 impl Device {
     /// Reads the segments between control and data; returns the first data unit.

@@ -1,19 +1,8 @@
 //! Datagrams: their addresses, and the network header that a receive buffer gets in front of the
 //! payload.
 
-use super::responder::Payload;
 use crate::objects::Seg;
-
-/// Addressing of a datagram.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Datagram {
-    pub(crate) qkey: u32,
-    pub(crate) source_gid: [u8; 16],
-    pub(crate) dest_gid: [u8; 16],
-    pub(crate) traffic_class: u8,
-    pub(crate) hop_limit: u8,
-    pub(crate) flow_label: u32,
-}
+use crate::wire::{Datagram, Payload};
 
 fn is_mapped(gid: &[u8; 16]) -> bool {
     gid[..10] == [0; 10] && gid[10..12] == [0xff, 0xff]

@@ -3,10 +3,11 @@
 mod addressing;
 mod blueflame;
 pub(crate) mod cqe;
-pub(crate) mod datagram;
+mod datagram;
 mod doorbell;
-pub(crate) mod groups;
+mod groups;
 mod held;
+mod peers;
 pub(crate) mod raw;
 mod remote;
 pub(crate) mod requester;

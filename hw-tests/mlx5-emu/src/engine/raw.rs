@@ -3,11 +3,11 @@
 
 use super::cqe::{Cqe, opcode};
 use super::requester::{Outcome, done};
-use super::responder::Payload;
 use super::swqe::{GatherError, SendWqe, opcode as send_opcode};
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
 use crate::objects::{FIELDS, Flow, field, syndrome};
+use crate::wire::Payload;
 
 /// Longest frame: a jumbo frame with its header.
 const MAX_FRAME: u32 = 9018;

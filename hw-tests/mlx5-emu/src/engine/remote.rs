@@ -6,10 +6,10 @@
 //! of the QP, and sends them again.
 
 use super::requester::{Landed, Outcome, done};
-use super::responder::{Reply, Request};
 use super::swqe::{GatherError, SendWqe, opcode};
 use crate::device::Device;
-use crate::objects::{Blocked, Outstanding, QpState, QpType, Seg, syndrome};
+use crate::objects::{Blocked, Outstanding, QpState, QpType, Seg, process_of, syndrome};
+use crate::wire::{Reply, Request};
 
 impl Device {
     /// Sends a request to a QP of another process.
@@ -25,7 +25,7 @@ impl Device {
         // A DC initiator waits for each answer, because answers of several processes arrive in any
         // order.
         let window = if request.kind == QpType::Dci { 1 } else { WINDOW };
-        let slot = Self::process_of(request.dest_qpn);
+        let slot = process_of(request.dest_qpn);
         let reliable = request.kind.is_reliable();
         if reliable && self.qps[index].outstanding.len() >= window || self.net.congested(slot, request.len) {
             self.qps[index].blocked = Blocked::Peer;
@@ -120,7 +120,7 @@ impl Device {
         let waiting: Vec<usize> = self
             .qps
             .iter()
-            .filter(|(_, qp)| Self::process_of(qp.attr.dest_qpn) == slot && !qp.outstanding.is_empty())
+            .filter(|(_, qp)| process_of(qp.attr.dest_qpn) == slot && !qp.outstanding.is_empty())
             .map(|(index, _)| index)
             .collect();
         for index in waiting {

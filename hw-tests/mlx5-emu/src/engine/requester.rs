@@ -1,15 +1,15 @@
 //! The requester: send queues, from doorbell to completion.
 
 use super::cqe::{Cqe, opcode as cqe_opcode};
-use super::groups::GROUP_QPN;
-use super::responder::{Op, Payload, Reply, Request, copy_segments};
 use super::swqe::{GatherError, SendWqe, opcode};
 use super::timer;
 use crate::complaints::{Kind, complain};
 use crate::device::Device;
 use crate::mem;
 use crate::objects::faults::Injected;
-use crate::objects::{Blocked, Outstanding, QpState, QpType, Seg, access, event, syndrome};
+use crate::objects::{Blocked, Outstanding, QpState, QpType, Seg, access, event, process_of, syndrome};
+use crate::wire::groups::GROUP_QPN;
+use crate::wire::{Op, Payload, Reply, Request, copy_segments};
 
 /// The most WQEs of one QP that are executed before other QPs get a turn.
 const TURN: u32 = 64;
@@ -413,7 +413,7 @@ impl Device {
         if request.dest_qpn == GROUP_QPN && request.kind == QpType::Ud {
             return self.send_to_group(index, request, list);
         }
-        if Self::process_of(request.dest_qpn) != self.net.slot() {
+        if process_of(request.dest_qpn) != self.net.slot() {
             return self.send_away(index, wqe, request, list, signalled);
         }
         // READ and atomics send no payload. Their list is the destination of the answer.

@@ -14,3 +14,9 @@ pub(crate) const MAX_KEYS: usize = 1 << 20;
 pub(crate) const MAX_PD: usize = 1 << 16;
 /// Indirection tables of one process.
 pub(crate) const MAX_TABLES: usize = 1 << 12;
+
+/// The process part of a QP number.
+#[inline(always)]
+pub(crate) fn process_of(qpn: u32) -> u32 {
+    (qpn & 0xff_ffff) >> QPN_INDEX_BITS
+}

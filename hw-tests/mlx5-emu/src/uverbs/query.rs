@@ -6,9 +6,9 @@ use super::command::{Answer, Command};
 use super::dm::MAX_DM_SIZE;
 use super::rss::MAX_LOG_TABLE;
 use crate::device::Device;
-use crate::engine::groups::MAX_GROUPS;
 use crate::objects::rss;
 use crate::objects::{MAX_CQ, MAX_KEYS, MAX_PD, MAX_QP, MAX_SRQ, MAX_TABLES, QpType};
+use crate::wire::groups::MAX_GROUPS;
 use crate::{clock, gids, sys};
 
 /// Longest message.

@@ -2,7 +2,7 @@
 //!
 //! Several threads of a process may sleep on the socket of one peer: the helper thread
 //! ([`crate::helper`]) and threads of the program ([`crate::patience`], [`crate::waits`]). The
-//! process has one flag per ring ([`crate::ring`]). The rules, with the device locked except during
+//! process has one flag per ring ([`super::ring`]). The rules, with the device locked except during
 //! the sleep itself:
 //!
 //! 1. Before a sleep: count the sleeper, set the flag, then look at the ring. A message that is
@@ -20,7 +20,7 @@
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 
-use crate::ring::Ring;
+use super::ring::Ring;
 
 /// A rule to leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
