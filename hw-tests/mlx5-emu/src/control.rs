@@ -13,9 +13,9 @@ use crate::objects::{QpState, event};
 /// doorbell registers. No other thread may be inside a post during this call.
 pub fn step() {
     let mut device = device::lock();
-    device.settled = matches!(mode(), Mode::Manual | Mode::Stepped);
-    device.step();
-    device.settled = false;
+    device.card.settled = matches!(mode(), Mode::Manual | Mode::Stepped);
+    device.card.step();
+    device.card.settled = false;
 }
 
 /// Chooses who runs the engine. A test program calls this function before it opens the device: the
@@ -27,36 +27,36 @@ pub fn set_mode(mode: Mode) {
 
 /// Puts a fault into force.
 pub fn inject(rule: Rule) {
-    device::lock().faults.add(rule);
+    device::lock().card.faults.add(rule);
 }
 
 /// Takes all faults out of force.
 pub fn no_faults() {
-    device::lock().faults.clear();
+    device::lock().card.faults.clear();
 }
 
 /// Makes receive completions that [`Fault::LateReceive`](crate::objects::faults::Fault::LateReceive) holds
 /// back visible, and delivers the events that wait for them.
 pub fn release_late() {
-    device::lock().release_late();
+    device::lock().card.release_late();
 }
 
 /// Takes the port down or up, with its event. While it is down nothing is answered.
 pub fn set_port(up: bool) {
     let mut device = device::lock();
-    if device.port_up == up {
+    if device.card.port_up == up {
         return;
     }
-    device.port_up = up;
+    device.card.port_up = up;
     let event = if up { event::PORT_ACTIVE } else { event::PORT_ERR };
-    device.broadcast(1, event);
+    device.card.broadcast(1, event);
 }
 
 /// A fatal error: an event to every context; from then on only destroying works.
 pub fn fatal_error() {
     let mut device = device::lock();
-    device.broadcast(0, event::DEVICE_FATAL);
-    device.dead = true;
+    device.card.broadcast(0, event::DEVICE_FATAL);
+    device.card.dead = true;
 }
 
 /// Takes the device away: a fatal event, and it is not found any more.
@@ -78,17 +78,7 @@ pub struct QpInfo {
 /// Looks a QP up by number.
 pub fn qp_info(qpn: u32) -> Option<QpInfo> {
     let device = device::lock();
-    let index = device.qp_by_number(qpn)?;
-    let qp = &device.qps[index];
+    let index = device.card.qp_by_number(qpn)?;
+    let qp = &device.card.qps[index];
     Some(QpInfo { state: qp.state, dest_qpn: qp.attr.dest_qpn })
-}
-
-impl device::Device {
-    /// An asynchronous event to every context.
-    fn broadcast(&mut self, element: u64, event: u32) {
-        let contexts: Vec<usize> = self.contexts.iter().map(|(context, _)| context).collect();
-        for context in contexts {
-            self.async_event(context, element, event);
-        }
-    }
 }

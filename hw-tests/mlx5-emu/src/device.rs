@@ -4,123 +4,55 @@
 //! and the helper thread take the lock. The holder of the lock acts as the device. Queue memory is
 //! accessed only while the lock is held.
 
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+mod channels;
+
+use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::objects::faults::Faults;
-use crate::objects::{
-    Ah, Channel, Context, Cq, Dm, Flow, IndirectionTable, Layout, MAX_CQ, MAX_KEYS, MAX_PD, MAX_QP, MAX_SRQ,
-    MAX_TABLES, Matcher, Mkey, Pd, Qp, Seg, Srq, Timer, Xrcd,
-};
+use crate::engine::Card;
+use crate::objects::{Ah, Dm, MAX_PD, Matcher, Pd, Xrcd};
 use crate::slab::Slab;
-use crate::sys;
-use crate::wire::Net;
-use crate::wire::groups::Groups;
+use crate::{sys, wake};
 
 /// A bit of every key's number, beyond the index: the small numbers are reserved.
 const KEY_BIT: u32 = 1 << 22;
-/// The device.
+/// The card, and the tables of the commands.
 pub(crate) struct Device {
-    pub(crate) contexts: Slab<Context>,
+    pub(crate) card: Card,
     pub(crate) pds: Slab<Pd>,
-    pub(crate) keys: Slab<Mkey>,
-    pub(crate) cqs: Slab<Cq>,
-    pub(crate) srqs: Slab<Srq>,
-    pub(crate) qps: Slab<Qp>,
     pub(crate) ahs: Slab<Ah>,
     pub(crate) dms: Slab<Dm>,
+    pub(crate) xrcds: Slab<Xrcd>,
+    pub(crate) matchers: Slab<Matcher>,
     /// Blocks of reserved QP numbers that are taken, a bit each.
     pub(crate) reserved_qpns: u32,
-    /// Memory behind indirect keys, by index of the key.
-    pub(crate) layouts: HashMap<usize, Layout>,
-    pub(crate) flows: Slab<Flow>,
-    pub(crate) groups: Groups,
-    pub(crate) matchers: Slab<Matcher>,
-    pub(crate) xrcds: Slab<Xrcd>,
-    pub(crate) tables: Slab<IndirectionTable>,
-    pub(crate) channels: Slab<Channel>,
+    /// The low byte of the key that was made last.
+    pub(crate) key_variant: u8,
     /// Descriptor of the program's end of each channel.
     pub(crate) channel_fds: HashMap<RawFd, usize>,
-    /// QPs with a doorbell rung.
-    pub(crate) ready: VecDeque<usize>,
-    /// The QP whose send WQE is being carried out.
-    pub(crate) executing: Option<usize>,
-    /// That QP goes to the error state once this WQE has completed.
-    pub(crate) breaks: bool,
-    pub(crate) timers: BinaryHeap<Timer>,
-    pub(crate) net: Net,
-    pub(crate) faults: Faults,
-    pub(crate) port_up: bool,
-    /// The device was removed or met a fatal error. It carries out no request, of its own QPs or of
-    /// others, and takes no answer.
-    pub(crate) dead: bool,
-    /// Scratch lists, kept to avoid allocation.
-    pub(crate) gather: Vec<Seg>,
-    pub(crate) scatter: Vec<Seg>,
-    /// Channels with events that did not fit into their socket.
-    pub(crate) backlogged: bool,
-    pub(crate) messages: u64,
-    /// CQEs written.
-    pub(crate) completions: u64,
-    pub(crate) hooked_steps: u64,
-    pub(crate) key_variant: u8,
-    /// The number of a key is its index with these bits changed, so that no other process can guess it.
-    pub(crate) key_mask: u32,
-    /// QPs in the error state. The program may still post to their receive rings.
-    pub(crate) in_error: Vec<usize>,
     /// Counts changes of the set of UAR pages.
     pub(crate) uar_changes: u64,
     /// UAR pages were allocated or freed, and the helper thread was not woken since.
     unused_uars: bool,
-    /// No thread writes to a doorbell register now: the program requested this step, and there is
-    /// no helper thread.
-    pub(crate) settled: bool,
 }
 
 impl Device {
     fn new() -> Self {
-        let net = Net::new();
         let keys = crate::config::key_seed().unwrap_or_else(sys::random);
         Self {
-            contexts: Slab::compact(1 << 10),
+            card: Card::new(KEY_BIT | keys as u32 & (KEY_BIT - 1)),
             pds: Slab::new(MAX_PD),
-            keys: Slab::new(MAX_KEYS),
-            cqs: Slab::new(MAX_CQ),
-            srqs: Slab::new(MAX_SRQ),
-            qps: Slab::new(MAX_QP),
             ahs: Slab::new(1 << 20),
             dms: Slab::new(1 << 12),
-            reserved_qpns: 0,
-            layouts: HashMap::new(),
-            flows: Slab::new(1 << 16),
-            groups: Groups::default(),
-            matchers: Slab::new(1 << 16),
             xrcds: Slab::new(1 << 12),
-            tables: Slab::new(MAX_TABLES),
-            channels: Slab::compact(1 << 16),
-            channel_fds: HashMap::new(),
-            ready: VecDeque::new(),
-            executing: None,
-            breaks: false,
-            timers: BinaryHeap::new(),
-            net,
-            faults: Faults::from_environment(),
-            port_up: true,
-            dead: false,
-            gather: Vec::with_capacity(64),
-            scatter: Vec::with_capacity(64),
-            backlogged: false,
-            messages: 0,
-            completions: 0,
-            hooked_steps: 0,
+            matchers: Slab::new(1 << 16),
+            reserved_qpns: 0,
             key_variant: (keys >> 32) as u8,
-            key_mask: KEY_BIT | keys as u32 & (KEY_BIT - 1),
-            in_error: Vec::new(),
+            channel_fds: HashMap::new(),
             uar_changes: 0,
             unused_uars: false,
-            settled: false,
         }
     }
 
@@ -128,7 +60,7 @@ impl Device {
     pub(crate) fn uars_changed(&mut self) {
         self.uar_changes += 1;
         self.unused_uars = false;
-        crate::wake::wake();
+        wake::wake();
     }
 
     /// A UAR page was allocated or freed. It has no doorbell with an effect before a QP receives or
@@ -145,27 +77,6 @@ impl Device {
         if self.unused_uars {
             self.uars_changed();
         }
-    }
-
-    /// Doorbells on this page are found without a watch for a while.
-    pub(crate) fn leave_unwatched(&mut self, context: usize, page: u32) {
-        if let Some(state) = self.contexts.get_mut(context)
-            && let Some(slot) = state.uar_slot(page)
-        {
-            state.uar_pages[slot].hooked = true;
-        }
-    }
-
-    /// True when the device has work to do soon that no descriptor, timer or doorbell announces.
-    pub(crate) fn is_restless(&self) -> bool {
-        self.backlogged || !self.in_error.is_empty() || self.faults.active
-    }
-
-    /// The QP with this number, if it lives in this process.
-    #[inline(always)]
-    pub(crate) fn qp_by_number(&self, qpn: u32) -> Option<usize> {
-        let index = (qpn & (MAX_QP as u32 - 1)) as usize;
-        self.qps.get(index).filter(|qp| qp.qpn == qpn).map(|_| index)
     }
 }
 

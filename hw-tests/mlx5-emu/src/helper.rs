@@ -247,32 +247,32 @@ fn run(ready: threads::Ready) {
         };
         let mut device = device::lock();
         // Threads of the program serve the device when they wait.
-        let served = mode == Mode::Auto && device.net.will_be_served(waits);
-        let between_waits = device.net.waits != waits;
-        waits = device.net.waits;
+        let served = mode == Mode::Auto && device.card.net.will_be_served(waits);
+        let between_waits = device.card.net.waits != waits;
+        waits = device.card.net.waits;
         let left_to_waits = served && trust::are_trusted();
         for page in &touched {
-            device.page_touched(page.context, page.index);
+            device.card.page_touched(page.context, page.index);
             if left_to_waits {
-                device.leave_unwatched(page.context, page.index);
+                device.card.leave_unwatched(page.context, page.index);
             }
         }
-        let rung = device.scan_doorbells();
+        let rung = device.card.scan_doorbells();
         let found = rung | !touched.is_empty();
-        device.run_ready();
+        device.card.run_ready();
         if !program_polls {
             // The listener is one of the descriptors that end the sleep.
-            device.net.accept();
+            device.card.net.accept();
         }
-        device.background();
-        let by_hook = device.hooked_steps != hooked;
-        hooked = device.hooked_steps;
-        let timer = device.next_timer_ns().map(Duration::from_nanos);
-        let contexts = device.contexts.len();
-        let has_peers = device.net.has_peers();
-        let restless = device.is_restless();
+        device.card.background();
+        let by_hook = device.card.hooked_steps != hooked;
+        hooked = device.card.hooked_steps;
+        let timer = device.card.next_timer_ns().map(Duration::from_nanos);
+        let contexts = device.card.contexts.len();
+        let has_peers = device.card.net.has_peers();
+        let restless = device.card.is_restless();
         let wanted = watch.as_mut().and_then(|watch| watch.note(&mut device));
-        let gone = device.net.take_gone();
+        let gone = device.card.net.take_gone();
         drop(device);
         drop(gone);
         if let (Some(watch), Some(wanted)) = (&mut watch, wanted) {
@@ -321,9 +321,9 @@ fn run(ready: threads::Ready) {
         let watched = watch.as_mut().is_some_and(Watch::protect);
         if watch.is_some() {
             let mut device = device::lock();
-            if device.scan_doorbells() {
+            if device.card.scan_doorbells() {
                 // Rung before the page was protected.
-                if device.hooked_steps == hooked && !left_to_waits {
+                if device.card.hooked_steps == hooked && !left_to_waits {
                     spin.rung();
                 }
                 continue;
@@ -340,7 +340,7 @@ fn run(ready: threads::Ready) {
         }
         if served && between_waits {
             wait = wait.min(LONGEST_BETWEEN_WAITS);
-        } else if served && wait > LONGEST && !device::lock().net.hand_over() {
+        } else if served && wait > LONGEST && !device::lock().card.net.hand_over() {
             wait = LONGEST;
         }
         // Posts serve the peers as well. Otherwise each message of a peer would wake this thread
@@ -379,7 +379,7 @@ fn nap_beside_polls(watch: Option<&Watch>, wakes: u64) {
 fn sleep_on_net(program_polls: bool, watch: Option<&Watch>, time: Duration, wakes: u64) -> bool {
     let mut descriptors = Vec::new();
     if !program_polls {
-        match device::lock().net.fall_asleep() {
+        match device::lock().card.net.fall_asleep() {
             Some(peers) => descriptors = peers,
             None => return true,
         }
@@ -387,7 +387,7 @@ fn sleep_on_net(program_polls: bool, watch: Option<&Watch>, time: Duration, wake
     descriptors.extend(watch.map(Watch::descriptor));
     let woken = wake::sleep(&descriptors, time, wakes);
     if !program_polls {
-        device::lock().net.awake();
+        device::lock().card.net.awake();
     }
     woken
 }

@@ -14,7 +14,7 @@ use libc::{c_int, c_void};
 
 use crate::complaints::{Kind, complain};
 use crate::config::{Mode, mode};
-use crate::device::{self, Device};
+use crate::device;
 use crate::patience::{polled_in_vain, polled_well};
 use crate::{mem, polls, trust};
 
@@ -326,8 +326,8 @@ fn poll_step() -> bool {
     let mut peers = false;
     guarded(|| {
         if let Some(mut device) = device::try_lock() {
-            device.poll_step();
-            peers = device.net.has_peers();
+            device.card.poll_step();
+            peers = device.card.net.has_peers();
         }
     });
     polls::note();
@@ -351,12 +351,12 @@ pub(crate) fn driver_polls() -> bool {
     let (mut peers, mut news) = (false, false);
     guarded(|| {
         if let Some(mut device) = device::try_lock()
-            && device.contexts.len() > 0
+            && device.card.contexts.len() > 0
         {
-            let before = device.completions;
-            device.driver_step(true);
-            news = device.completions != before;
-            peers = device.net.has_peers();
+            let before = device.card.completions;
+            device.card.driver_step(true);
+            news = device.card.completions != before;
+            peers = device.card.net.has_peers();
         }
     });
     LAST.store(polls::note(), Ordering::Relaxed);
@@ -371,8 +371,8 @@ pub(crate) fn driver_posted() {
     }
     guarded(|| {
         let mut device = device::lock();
-        if device.contexts.len() > 0 {
-            device.driver_step(trust::are_trusted());
+        if device.card.contexts.len() > 0 {
+            device.card.driver_step(trust::are_trusted());
         }
     });
 }
@@ -451,7 +451,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut c_void, solicited_only: c_int) -> c_
     let context = slot.index.load(Ordering::Relaxed);
     guarded(|| {
         let mut device = device::lock();
-        device.notify_step(context);
+        device.card.notify_step(context);
     });
     polls::pause();
     result
@@ -465,7 +465,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut c_void, solicited_only: c_int) -> c_
 unsafe fn rung(qp: *mut c_void) {
     // SAFETY: by contract; the QP number lies at this offset of the public structure.
     let qpn = unsafe { qp.byte_add(offset::QP_NUM).cast::<u32>().read() };
-    guarded(|| device::lock().send_step(qpn));
+    guarded(|| device::lock().card.send_step(qpn));
 }
 
 unsafe extern "C" fn post_send(qp: *mut c_void, wr: *mut c_void, bad: *mut *mut c_void) -> c_int {
@@ -492,61 +492,4 @@ unsafe extern "C" fn wr_complete(qp: *mut c_void) -> c_int {
     // SAFETY: the QP is live for the call; the extended form starts with the plain one.
     unsafe { rung(qp) };
     result
-}
-
-impl Device {
-    /// After a post to this QP.
-    #[inline]
-    fn send_step(&mut self, qpn: u32) {
-        let Some(index) = self.qp_by_number(qpn) else { return };
-        let (context, page) = (self.qps[index].context, self.qps[index].uar_page);
-        self.scan_page(context, page);
-        if let Some(slot) = self.contexts[context].uar_slot(page) {
-            self.contexts[context].uar_pages[slot].hooked = true;
-        }
-        // Another thread's QP may have rung the same register since, which keeps one doorbell.
-        if self.qps[index].was_rung() {
-            self.mark_ready(index);
-        }
-        self.run_ready();
-        self.background();
-        self.hooked_steps = self.hooked_steps.wrapping_add(1);
-    }
-
-    /// After arming a CQ of this context.
-    fn notify_step(&mut self, context: usize) {
-        if self.contexts.get(context).is_none() {
-            return;
-        }
-        self.scan_context(context);
-        for page in &mut self.contexts[context].uar_pages {
-            page.hooked = true;
-        }
-        self.run_ready();
-        self.background();
-    }
-
-    /// When a poll found nothing.
-    #[inline]
-    fn poll_step(&mut self) {
-        self.scan_doorbells();
-        self.run_ready();
-        self.background();
-    }
-
-    /// When a driver polls that rings its own doorbells. The pages of its doorbells need no
-    /// watching while it does, if this driver's polls are to be relied on.
-    pub(crate) fn driver_step(&mut self, reliable: bool) {
-        for context in 0..self.contexts.capacity() {
-            if !self.scan_context(context) || !reliable {
-                continue;
-            }
-            for page in &mut self.contexts[context].uar_pages {
-                page.hooked = true;
-            }
-            self.hooked_steps = self.hooked_steps.wrapping_add(1);
-        }
-        self.run_ready();
-        self.background();
-    }
 }

@@ -17,7 +17,6 @@ pub mod dat;
 mod device;
 pub mod devices;
 mod engine;
-mod events;
 mod fork;
 pub mod gids;
 mod helper;

@@ -33,9 +33,9 @@ fn obey(order: &str) -> Option<i64> {
         "port down" => control::set_port(false),
         "fatal" => control::fatal_error(),
         "remove" => control::remove_device(),
-        "srq error" => device::lock().break_srqs(),
-        "cq error" => device::lock().break_cqs(),
-        "reuse qpn" => device::lock().qps.use_again(),
+        "srq error" => device::lock().card.break_srqs(),
+        "cq error" => device::lock().card.break_cqs(),
+        "reuse qpn" => device::lock().card.qps.use_again(),
         "no faults" => control::no_faults(),
         "release" => control::release_late(),
         "step" => control::step(),
@@ -77,7 +77,7 @@ fn count(kind: &str) -> Option<i64> {
         return Some(0);
     }
     let device = device::lock();
-    let objects = device.contexts.iter().flat_map(|(_, context)| context.handles.values());
+    let objects = device.card.contexts.iter().flat_map(|(_, context)| context.handles.values());
     i64::try_from(objects.filter(|(k, _)| *k == kind).count()).ok()
 }
 

@@ -77,10 +77,10 @@ pub(crate) fn polled_in_vain() {
         return;
     }
     let Some(mut device) = device::try_lock() else { return crate::sys::yield_now() };
-    let Some(descriptors) = device.net.fall_asleep() else { return };
+    let Some(descriptors) = device.card.net.fall_asleep() else { return };
     drop(device);
     crate::sys::wait_for(&descriptors, NAP);
-    device::lock().net.awake();
+    device::lock().card.net.awake();
 }
 
 #[cfg(test)]

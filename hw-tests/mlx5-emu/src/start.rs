@@ -41,7 +41,7 @@ const BROKEN_RULES: i32 = 86;
 extern "C" fn unplug() {
     let _ = std::panic::catch_unwind(|| {
         if device::exists() {
-            device::lock().net.linger();
+            device::lock().card.net.linger();
         }
         sysfs::remove();
     });

@@ -55,7 +55,7 @@ struct Asleep;
 
 impl Drop for Asleep {
     fn drop(&mut self) {
-        device::lock().net.stop_waiting();
+        device::lock().card.net.stop_waiting();
     }
 }
 
@@ -64,7 +64,7 @@ struct Bystander;
 
 impl Drop for Bystander {
     fn drop(&mut self) {
-        device::lock().net.bystanders -= 1;
+        device::lock().card.net.bystanders -= 1;
     }
 }
 
@@ -73,21 +73,21 @@ impl Device {
     fn waits_for_completions(&self, list: &[pollfd]) -> bool {
         list.iter()
             .filter_map(|entry| self.channel_fds.get(&entry.fd))
-            .any(|&id| self.contexts.iter().all(|(_, context)| context.async_channel != Some(id)))
+            .any(|&id| self.card.contexts.iter().all(|(_, context)| context.async_channel != Some(id)))
     }
 
     /// As the poll of a driver that libmlx5 does not serve.
     fn before_sleep(&mut self) -> Next {
-        let completions = self.completions;
-        self.driver_step(are_trusted());
-        if self.completions != completions {
+        let completions = self.card.completions;
+        self.card.driver_step(are_trusted());
+        if self.card.completions != completions {
             return Next::Look;
         }
-        match self.net.start_waiting() {
+        match self.card.net.start_waiting() {
             Waiting::Work => Next::Look,
             Waiting::Sleep(list) => Next::Sleep(list),
             Waiting::Taken => {
-                self.net.bystanders += 1;
+                self.card.net.bystanders += 1;
                 Next::Bystander
             }
         }
@@ -114,8 +114,8 @@ fn may_serve(list: &[pollfd]) -> bool {
         return false;
     };
     // The helper, if there is one, notices the first peer.
-    let has_peers = mode == Mode::Stepped || device.net.has_peers();
-    !device.dead && has_peers && device.waits_for_completions(list)
+    let has_peers = mode == Mode::Stepped || device.card.net.has_peers();
+    !device.card.dead && has_peers && device.waits_for_completions(list)
 }
 
 /// ppoll(2) on the program's descriptors, and on others that are not counted.
@@ -172,7 +172,7 @@ unsafe fn wait(list: &mut [pollfd], time: Option<Duration>, mask: *const sigset_
                 let error = std::io::Error::last_os_error();
                 drop(asleep);
                 // What came meanwhile is not for the helper, which may sleep for a while.
-                guarded(|| device::lock().background());
+                guarded(|| device::lock().card.background());
                 sys::set_errno(sys::errno_of(&error));
                 (result, left() == Some(Duration::ZERO))
             }

@@ -105,7 +105,7 @@ impl Wanted {
             own: state.uar.address(),
             pages: state.uar_pages.iter().map(|page| page.index).collect(),
         };
-        Self(device.contexts.iter().map(of_context).collect())
+        Self(device.card.contexts.iter().map(of_context).collect())
     }
 
     /// The pages in these mappings.
@@ -342,7 +342,7 @@ impl Watch {
             self.look_after = (self.look_after * 2).min(Duration::from_secs(1));
         }
         for page in &mut self.pages {
-            let Some(state) = device.contexts.get_mut(page.context) else { continue };
+            let Some(state) = device.card.contexts.get_mut(page.context) else { continue };
             let Some(slot) = state.uar_slot(page.index) else { continue };
             if std::mem::take(&mut state.uar_pages[slot].hooked) {
                 page.quiet_at = Some(now + HOOKED_QUIET);

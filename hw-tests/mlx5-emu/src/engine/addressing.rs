@@ -1,13 +1,13 @@
 //! The segments of a send WQE between control and data: destination, remote address, operands.
 
+use super::card::Card;
 use super::swqe::SendWqe;
 use crate::complaints::{Kind, complain};
-use crate::device::Device;
 use crate::gids;
 use crate::objects::{QpType, fold_key};
 use crate::wire::{Datagram, Op, Request};
 
-impl Device {
+impl Card {
     /// Reads the segments between control and data; returns the first data unit.
     #[inline]
     pub(super) fn read_addressing(&self, wqe: &SendWqe, request: &mut Request) -> Option<usize> {

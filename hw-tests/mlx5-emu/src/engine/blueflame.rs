@@ -3,16 +3,16 @@
 //!
 //! A ConnectX executes the copy in place of the WQE in the ring, so a wrong copy sends wrong data.
 //! Here a register is memory, and the engine may read it during a write. The checks therefore run
-//! only in explicit steps, when the program guarantees that no thread posts ([`Device::settled`]).
+//! only in explicit steps, when the program guarantees that no thread posts ([`Card::settled`]).
 //!
 //! The words behind the first word have one of four contents. Zero: nothing was copied since the
 //! last look. The announced WQE: a BlueFlame copy. Another WQE: an earlier copy, followed by an
 //! eight-byte doorbell in the same half, which is legal. Anything else: a torn copy, which draws a
 //! complaint.
 
+use super::card::Card;
 use super::swqe::SendWqe;
 use crate::complaints::{Kind, complain};
-use crate::device::Device;
 use crate::objects::LastCopy;
 
 /// 64-bit words in a half of a register.
@@ -55,7 +55,7 @@ fn image(wqe: &SendWqe, words: usize) -> [u64; WORDS] {
     std::array::from_fn(|i| if i < words { wqe.be64(i / 2, i % 2 * 8) } else { 0 })
 }
 
-impl Device {
+impl Card {
     /// Checks the words behind a doorbell; true when they are a copy of the WQE.
     pub(super) fn check_copy(
         &self,

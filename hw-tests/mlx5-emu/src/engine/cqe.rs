@@ -2,9 +2,9 @@
 
 use std::io;
 
+use super::card::Card;
 use crate::clock;
 use crate::complaints::{Kind, complain};
-use crate::device::Device;
 use crate::mem::Area;
 use crate::objects::{Armed, QpState, Stamps, event, syndrome};
 use crate::sys;
@@ -23,7 +23,7 @@ pub(crate) mod opcode {
 
 /// The content of a CQE.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cqe<'a> {
+pub(super) struct Cqe<'a> {
     pub(crate) opcode: u8,
     pub(crate) srqn_uidx: u32,
     /// Source QP and flags.
@@ -66,10 +66,10 @@ fn stamp(stamps: Stamps) -> u64 {
     }
 }
 
-impl Device {
+impl Card {
     /// Writes a completion; errors are always solicited.
     #[inline]
-    pub(crate) fn complete(&mut self, index: usize, cqe: &Cqe<'_>) {
+    pub(super) fn complete(&mut self, index: usize, cqe: &Cqe<'_>) {
         let Some(cq) = self.cqs.get_mut(index) else { return };
         if cq.overrun {
             return;
@@ -154,7 +154,7 @@ impl Device {
     }
 
     /// A completion has become visible after its event.
-    pub(crate) fn fire_if_armed(&mut self, index: usize) {
+    pub(super) fn fire_if_armed(&mut self, index: usize) {
         if self.cqs.get(index).is_some_and(|cq| !matches!(cq.armed, Armed::No)) {
             self.fire(index);
         }
@@ -170,7 +170,7 @@ impl Device {
 
     /// Acts on a CQ's arm word. Generates an event at once if the CQ holds completions that no
     /// event has announced yet. Returns false when the device has already acted on this word.
-    pub(crate) fn arm(&mut self, index: usize) -> bool {
+    pub(super) fn arm(&mut self, index: usize) -> bool {
         const SOLICITED_ONLY: u32 = 1 << 24;
         let cq = &mut self.cqs[index];
         let word = cq.record.be32_acquire(4);
@@ -207,7 +207,7 @@ impl Device {
         true
     }
 
-    /// Breaks all CQs of QPs, as if they were full. For the others, see [`Device::break_srqs`].
+    /// Breaks all CQs of QPs, as if they were full. For the others, see [`Card::break_srqs`].
     pub(crate) fn break_cqs(&mut self) {
         let used = self.cqs.iter().filter(|(_, cq)| cq.users > 0);
         let all: Vec<usize> = used.map(|(index, _)| index).collect();

@@ -8,9 +8,9 @@
 use std::time::{Duration, Instant};
 
 use super::blueflame::{Look, WORDS};
+use super::card::Card;
 use super::swqe::SendWqe;
 use crate::complaints::{Kind, complain};
-use crate::device::Device;
 use crate::mem::Area;
 
 /// Doorbell registers of a UAR page: two of 512 bytes, each with two halves used in turn.
@@ -19,7 +19,7 @@ const REGISTERS: [usize; 4] = [0x800, 0x900, 0xa00, 0xb00];
 const CQ_DOORBELL: usize = 0x20;
 const PAGE: usize = 4096;
 
-impl Device {
+impl Card {
     /// Looks for doorbells on all UAR pages, including doorbells that a later doorbell in the same
     /// register overwrote. Returns true if there was a doorbell.
     pub(crate) fn scan_doorbells(&mut self) -> bool {
@@ -30,7 +30,7 @@ impl Device {
         found
     }
 
-    /// As [`Device::scan_doorbells`] for the pages of one context.
+    /// As [`Card::scan_doorbells`] for the pages of one context.
     pub(crate) fn scan_context(&mut self, context: usize) -> bool {
         let mut found = false;
         let mut slot = 0;
@@ -60,9 +60,9 @@ impl Device {
     }
 
     /// Takes the doorbells of one UAR page. Returns true if a doorbell announced something new. The
-    /// next [`Device::scan_context`] finds the doorbells that were overwritten.
+    /// next [`Card::scan_context`] finds the doorbells that were overwritten.
     #[inline]
-    pub(crate) fn scan_page(&mut self, context: usize, page: u32) -> bool {
+    pub(super) fn scan_page(&mut self, context: usize, page: u32) -> bool {
         let uar = self.contexts[context].uar;
         let base = page as usize * PAGE;
         let mut look = Look::default();

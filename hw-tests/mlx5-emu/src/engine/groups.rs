@@ -3,14 +3,14 @@
 
 use std::io;
 
+use super::card::Card;
 use super::requester::{Outcome, done};
-use crate::device::Device;
 use crate::objects::{Blocked, QpType, Seg};
 use crate::sys;
 use crate::wire::groups::{GROUP_QPN, Gid, is_multicast, processes};
 use crate::wire::{Payload, Reply, Request};
 
-impl Device {
+impl Card {
     /// Attaches a QP to a group. Attaching it again changes nothing.
     pub(crate) fn join_group(&mut self, index: usize, gid: Gid) -> io::Result<()> {
         if self.qps[index].kind != QpType::Ud || !is_multicast(&gid) {

@@ -1,11 +1,11 @@
 //! Completions that a fault holds back or repeats ([`crate::objects::faults`]).
 
+use super::card::Card;
 use super::cqe::Cqe;
-use crate::device::Device;
 use crate::objects::event;
 use crate::objects::faults::{Fault, Held};
 
-impl Device {
+impl Card {
     /// Holds back or repeats a send completion that is about to be written. Returns true if the
     /// fault took the completion.
     pub(super) fn hold_or_repeat(&mut self, cq: usize, qp: usize, cqe: &Cqe<'_>) -> bool {

@@ -1,9 +1,9 @@
 //! What arrives from other processes.
 
-use crate::device::Device;
+use super::card::Card;
 use crate::wire::{Frame, Payload, parse};
 
-impl Device {
+impl Card {
     /// Reads the frames of peers, answers them, and writes waiting data.
     pub(super) fn run_net(&mut self) {
         let lost = self.net.look();

@@ -1,11 +1,11 @@
 //! Raw packet QPs: flow rules deliver whole Ethernet frames to QPs of this process. No frame leaves
 //! the process.
 
+use super::card::Card;
 use super::cqe::{Cqe, opcode};
 use super::requester::{Outcome, done};
 use super::swqe::{GatherError, SendWqe, opcode as send_opcode};
 use crate::complaints::{Kind, complain};
-use crate::device::Device;
 use crate::objects::{FIELDS, Flow, field, syndrome};
 use crate::wire::Payload;
 
@@ -57,7 +57,7 @@ fn fields_of(frame: &[u8]) -> [u8; FIELDS] {
     out
 }
 
-impl Device {
+impl Card {
     /// Sends the frame of a raw packet WQE.
     pub(super) fn send_frame(&mut self, index: usize, wqe: &SendWqe, pd: usize) -> Outcome {
         const ETH_SEGMENT: usize = 1;

@@ -5,13 +5,13 @@
 //! (receiver not ready, no such peer), the requester takes back this request and all later requests
 //! of the QP, and sends them again.
 
+use super::card::Card;
 use super::requester::{Landed, Outcome, done};
 use super::swqe::{GatherError, SendWqe, opcode};
-use crate::device::Device;
 use crate::objects::{Blocked, Outstanding, QpState, QpType, Seg, process_of, syndrome};
 use crate::wire::{Reply, Request};
 
-impl Device {
+impl Card {
     /// Sends a request to a QP of another process.
     pub(super) fn send_away(
         &mut self,
@@ -54,7 +54,7 @@ impl Device {
     }
 
     /// An answer from another process.
-    pub(crate) fn answered(&mut self, qpn: u32, sn: u32, reply: Reply, data: &[u8]) {
+    pub(super) fn answered(&mut self, qpn: u32, sn: u32, reply: Reply, data: &[u8]) {
         let Some(index) = self.qp_by_number(qpn) else { return };
         let qp = &mut self.qps[index];
         if qp.state != QpState::Rts && qp.state != QpState::Sqd {
@@ -107,7 +107,7 @@ impl Device {
     }
 
     /// Room for more to another process: lets everything go on that waited for it.
-    pub(crate) fn unblock_all(&mut self) {
+    pub(super) fn unblock_all(&mut self) {
         let waiting: Vec<usize> =
             self.qps.iter().filter(|(_, qp)| qp.blocked == Blocked::Peer).map(|(index, _)| index).collect();
         for index in waiting {
@@ -116,7 +116,7 @@ impl Device {
     }
 
     /// Retries all unanswered requests after the connection to another process broke.
-    pub(crate) fn peer_lost(&mut self, slot: u32) {
+    pub(super) fn peer_lost(&mut self, slot: u32) {
         let waiting: Vec<usize> = self
             .qps
             .iter()

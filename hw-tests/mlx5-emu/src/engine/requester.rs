@@ -1,10 +1,10 @@
 //! The requester: send queues, from doorbell to completion.
 
+use super::card::Card;
 use super::cqe::{Cqe, opcode as cqe_opcode};
 use super::swqe::{GatherError, SendWqe, opcode};
 use super::timer;
 use crate::complaints::{Kind, complain};
-use crate::device::Device;
 use crate::mem;
 use crate::objects::faults::Injected;
 use crate::objects::{Blocked, Outstanding, QpState, QpType, Seg, access, event, process_of, syndrome};
@@ -40,7 +40,7 @@ pub(super) fn done(bytes: u32) -> Outcome {
     Outcome::Done { bytes, inline: None }
 }
 
-impl Device {
+impl Card {
     /// Notes that a QP's doorbell was rung.
     #[inline]
     pub(crate) fn mark_ready(&mut self, index: usize) {
@@ -208,7 +208,7 @@ impl Device {
 
     /// Completes a send WQE.
     #[inline]
-    pub(crate) fn complete_send(
+    pub(super) fn complete_send(
         &mut self,
         index: usize,
         start: u16,
@@ -255,7 +255,7 @@ impl Device {
     }
 
     /// Completes a send WQE with an error and stops the queue.
-    pub(crate) fn fail(&mut self, index: usize, start: u16, blocks: u16, op: u8, code: u16) {
+    pub(super) fn fail(&mut self, index: usize, start: u16, blocks: u16, op: u8, code: u16) {
         let qp = &mut self.qps[index];
         qp.sq_next = start.wrapping_add(blocks);
         qp.sq_done = qp.sq_next;
@@ -274,7 +274,7 @@ impl Device {
         }
     }
 
-    pub(crate) fn complete_send_error(&mut self, index: usize, start: u16, op: u8, code: u16) {
+    pub(super) fn complete_send_error(&mut self, index: usize, start: u16, op: u8, code: u16) {
         let qp = &self.qps[index];
         let Some(cq) = qp.send_cq else { return };
         let cqe = Cqe {
@@ -508,7 +508,7 @@ impl Device {
     }
 
     /// Flushes a send queue that is in error.
-    pub(crate) fn flush_sq(&mut self, index: usize) {
+    pub(super) fn flush_sq(&mut self, index: usize) {
         let qp = &mut self.qps[index];
         let Some(ring) = qp.sq else { return };
         let (mut at, end, count) = (qp.sq_done, qp.sq_posted, qp.sq_count);

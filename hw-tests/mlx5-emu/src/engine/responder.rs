@@ -1,17 +1,17 @@
 //! The responder: the effect of a request on the destination QP.
 
+use super::card::Card;
 use super::cqe::{Cqe, opcode};
 use super::datagram::{datagram_flags, deliver_datagram};
 use super::rwqe::RecvError;
-use crate::device::Device;
 use crate::mem;
 use crate::objects::{KeyKind, Mkey, QpState, QpType, Seg, access, event, syndrome};
 use crate::wire::{Op, Payload, Reply, Request};
 
-impl Device {
+impl Card {
     /// Carries out a request at a QP of this process.
     #[inline]
-    pub(crate) fn respond(&mut self, request: &Request, payload: Payload<'_>) -> Reply {
+    pub(super) fn respond(&mut self, request: &Request, payload: Payload<'_>) -> Reply {
         if self.dead {
             return Reply::Silence;
         }
@@ -55,7 +55,6 @@ impl Device {
             Reply::Ack | Reply::Data(_) | Reply::Old(_) => {
                 let qp = &mut self.qps[index];
                 qp.expect_sn = (qp.expect_sn + 1) & 0xff_ffff;
-                self.messages += 1;
             }
             Reply::Nak(code) if request.kind.is_reliable() => {
                 let event =
@@ -337,29 +336,6 @@ impl Device {
                 kind: KeyKind::Indirect { free: false, remote_invalidate: true, .. }, pd, ..
             }) if Some(pd) == self.qps[index].pd => Ok(()),
             _ => Err(syndrome::REMOTE_ACCESS),
-        }
-    }
-
-    /// Invalidates a window.
-    pub(crate) fn invalidate(&mut self, key: u32) {
-        if let Some(index) = self.find_key(key) {
-            self.invalidate_entry(index);
-        }
-    }
-
-    pub(crate) fn invalidate_entry(&mut self, index: usize) {
-        let entry = &mut self.keys[index];
-        if let KeyKind::Indirect { free, .. } = &mut entry.kind {
-            *free = true;
-            self.layouts.remove(&index);
-            return;
-        }
-        if let KeyKind::Window { type2, bound, region, .. } = entry.kind {
-            entry.kind = KeyKind::Window { type2, bound: false, region: 0, qpn: 0 };
-            (entry.len, entry.access) = (0, 0);
-            if bound {
-                self.unbind_from(region);
-            }
         }
     }
 }

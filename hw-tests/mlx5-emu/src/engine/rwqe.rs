@@ -4,9 +4,9 @@
 //! A WQE that the record covers must not change any more. The device therefore remembers the WQE's
 //! link when the record covers the WQE, and compares the link when it uses the WQE.
 
+use super::card::Card;
 use crate::complaints::{Kind, complain};
-use crate::device::Device;
-use crate::mem::{self, Area};
+use crate::mem::Area;
 use crate::objects::{
     FREE, Seg, access, event,
     syndrome::{self, Protection},
@@ -17,7 +17,7 @@ const TERMINATOR_KEY: u32 = 0x100;
 
 /// A receive WQE that the device owns.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RecvWqe {
+pub(super) struct RecvWqe {
     /// The CQE's `wqe_counter`.
     pub(crate) counter: u16,
     area: Area,
@@ -29,14 +29,14 @@ pub(crate) struct RecvWqe {
 
 /// Why a receive WQE cannot take a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RecvError {
+pub(super) enum RecvError {
     TooShort,
     Protection(Protection),
 }
 
 impl RecvError {
     /// The syndrome of the receive's own completion.
-    pub(crate) fn syndrome(self) -> u16 {
+    pub(super) fn syndrome(self) -> u16 {
         match self {
             RecvError::TooShort => syndrome::RECEIVE_LENGTH,
             RecvError::Protection(cause) => cause.of_scatter(),
@@ -44,10 +44,10 @@ impl RecvError {
     }
 }
 
-impl Device {
+impl Card {
     /// Takes over the WQEs that the doorbell record newly covers.
     #[inline]
-    pub(crate) fn refresh_srq(&mut self, index: usize) {
+    pub(super) fn refresh_srq(&mut self, index: usize) {
         let srq = &mut self.srqs[index];
         let record = srq.record.be32_acquire(0);
         let posted = record as u16;
@@ -138,7 +138,7 @@ impl Device {
 
     /// Takes the next WQE of an SRQ; `None` when there is none.
     #[inline]
-    pub(crate) fn take_srq_wqe(&mut self, index: usize) -> Option<RecvWqe> {
+    pub(super) fn take_srq_wqe(&mut self, index: usize) -> Option<RecvWqe> {
         self.refresh_srq(index);
         let srq = &mut self.srqs[index];
         if srq.available == 0 {
@@ -190,7 +190,7 @@ impl Device {
 
     /// Reads how far a QP's own receive ring is posted.
     #[inline]
-    pub(crate) fn refresh_rq(&mut self, index: usize) {
+    pub(super) fn refresh_rq(&mut self, index: usize) {
         let qp = &mut self.qps[index];
         let (Some(record), true) = (qp.record, qp.rq_count > 0) else { return };
         let word = record.be32_acquire(0);
@@ -213,7 +213,7 @@ impl Device {
 
     /// Takes the next WQE of a QP's own receive ring; `None` when there is none.
     #[inline]
-    pub(crate) fn take_rq_wqe(&mut self, index: usize) -> Option<RecvWqe> {
+    pub(super) fn take_rq_wqe(&mut self, index: usize) -> Option<RecvWqe> {
         self.refresh_rq(index);
         let qp = &mut self.qps[index];
         if qp.rq_posted == qp.rq_next {
@@ -234,7 +234,7 @@ impl Device {
 
     /// Translates a receive WQE's scatter list for a message of `len` bytes into `out`.
     #[inline]
-    pub(crate) fn scatter_list(&self, wqe: &RecvWqe, len: u32, out: &mut Vec<Seg>) -> Result<(), RecvError> {
+    pub(super) fn scatter_list(&self, wqe: &RecvWqe, len: u32, out: &mut Vec<Seg>) -> Result<(), RecvError> {
         out.clear();
         let mut left = len;
         for i in 0..wqe.segments {
@@ -261,41 +261,5 @@ impl Device {
             left -= take;
         }
         if left > 0 { Err(RecvError::TooShort) } else { Ok(()) }
-    }
-
-    /// Why [`Device::local_address`] has refused this key.
-    #[cold]
-    pub(crate) fn refusal(&self, key: u32, pd: usize) -> Protection {
-        let known = self.find_key(key).is_some_and(|index| self.keys[index].pd == pd);
-        if known { Protection::Access } else { Protection::Key }
-    }
-
-    /// Checks a local key and translates an address; `None` is a protection error.
-    #[inline(always)]
-    pub(crate) fn local_address(&self, key: u32, pd: usize, addr: u64, len: u32, need: u32) -> Option<u64> {
-        let Some(index) = self.find_key(key) else {
-            if key == mem::NULL_KEY {
-                return mem::null_region(len, need & access::LOCAL_WRITE != 0);
-            }
-            complain(
-                Kind::UnknownKey,
-                format!("a data segment names the local key {key:#x}, which does not exist"),
-            );
-            return None;
-        };
-        let region = &self.keys[index];
-        if region.pd != pd
-            || region.access & need != need
-            || !matches!(region.kind, crate::objects::KeyKind::Region)
-        {
-            return None;
-        }
-        let at = region.translate(addr, u64::from(len))?;
-        if region.access & access::ON_DEMAND != 0
-            && !mem::fault_in(at, u64::from(len), need & access::LOCAL_WRITE != 0)
-        {
-            return None;
-        }
-        Some(at)
     }
 }

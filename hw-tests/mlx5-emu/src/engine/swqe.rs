@@ -1,7 +1,7 @@
 //! Reading send WQEs: segments of 16 bytes in a ring of 64-byte basic blocks, at literal offsets.
 
+use super::card::Card;
 use crate::complaints::{Kind, complain};
-use crate::device::Device;
 use crate::mem::Area;
 use crate::objects::syndrome::Protection;
 use crate::objects::{Seg, access};
@@ -50,14 +50,14 @@ pub(crate) struct Control {
 
 impl Control {
     /// Basic blocks the WQE takes.
-    pub(crate) fn blocks(&self) -> u16 {
+    pub(super) fn blocks(&self) -> u16 {
         self.units.div_ceil(4)
     }
 }
 
 /// A send WQE in its ring.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SendWqe {
+pub(super) struct SendWqe {
     ring: Area,
     start: usize,
     pub(crate) control: Control,
@@ -66,7 +66,7 @@ pub(crate) struct SendWqe {
 impl SendWqe {
     /// Reads the control segment at `index`.
     #[inline(always)]
-    pub(crate) fn read(ring: Area, count: u16, index: u16) -> Self {
+    pub(super) fn read(ring: Area, count: u16, index: u16) -> Self {
         let start = usize::from(index & (count - 1)) * 64;
         let first = ring.be32(start);
         let second = ring.be32(start + 4);
@@ -89,7 +89,7 @@ impl SendWqe {
     }
 
     /// True when a unit lies at the ring's start, because the WQE wraps around.
-    pub(crate) fn is_past_end(&self, unit: usize) -> bool {
+    pub(super) fn is_past_end(&self, unit: usize) -> bool {
         self.start + unit * 16 >= self.ring.len()
     }
 
@@ -101,17 +101,17 @@ impl SendWqe {
     }
 
     #[inline(always)]
-    pub(crate) fn be32(&self, unit: usize, offset: usize) -> u32 {
+    pub(super) fn be32(&self, unit: usize, offset: usize) -> u32 {
         self.ring.be32(self.unit(unit) + offset)
     }
 
     #[inline(always)]
-    pub(crate) fn be64(&self, unit: usize, offset: usize) -> u64 {
+    pub(super) fn be64(&self, unit: usize, offset: usize) -> u64 {
         self.ring.be64(self.unit(unit) + offset)
     }
 
     #[inline(always)]
-    pub(crate) fn bytes16(&self, unit: usize) -> [u8; 16] {
+    pub(super) fn bytes16(&self, unit: usize) -> [u8; 16] {
         self.ring.bytes(self.unit(unit))
     }
 
@@ -124,15 +124,15 @@ impl SendWqe {
 
 /// Why a gather list cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GatherError {
+pub(super) enum GatherError {
     Malformed,
     Protection(Protection),
 }
 
-impl Device {
+impl Card {
     /// Translates the data segments from `unit` on into `out`; returns the total length.
     #[inline]
-    pub(crate) fn gather_list(
+    pub(super) fn gather_list(
         &self,
         wqe: &SendWqe,
         mut unit: usize,
@@ -189,8 +189,8 @@ impl Device {
         u32::try_from(total).map_err(|_| GatherError::Malformed)
     }
 
-    /// As [`Device::gather_list`] for places that are written.
-    pub(crate) fn landing_list(
+    /// As [`Card::gather_list`] for places that are written.
+    pub(super) fn landing_list(
         &self,
         wqe: &SendWqe,
         unit: usize,

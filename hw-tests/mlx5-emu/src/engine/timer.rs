@@ -1,7 +1,7 @@
 //! Timers of send queues: receiver-not-ready waits and transport retries.
 
+use super::card::Card;
 use crate::clock;
-use crate::device::Device;
 use crate::objects::{Blocked, Timer};
 
 /// The receiver-not-ready delays of the InfiniBand specification, by code, in units of 10
@@ -12,18 +12,18 @@ const RNR_10US: [u32; 32] = [
 ];
 
 /// Nanoseconds a requester waits after a receiver-not-ready answer with this code.
-pub(crate) fn rnr_ns(code: u8) -> u64 {
+pub(super) fn rnr_ns(code: u8) -> u64 {
     u64::from(RNR_10US[usize::from(code & 31)]) * 10_000
 }
 
 /// Nanoseconds of a transport timeout; code 0 means for ever.
-pub(crate) fn transport_ns(code: u8) -> Option<u64> {
+pub(super) fn transport_ns(code: u8) -> Option<u64> {
     (code != 0).then(|| 4096u64 << (code & 31))
 }
 
-impl Device {
+impl Card {
     /// Stops a send queue for so long.
-    pub(crate) fn block_for(&mut self, qp: usize, ns: u64) {
+    pub(super) fn block_for(&mut self, qp: usize, ns: u64) {
         let state = &mut self.qps[qp];
         state.blocked = Blocked::Timer;
         state.timer_generation = state.timer_generation.wrapping_add(1);
@@ -38,7 +38,7 @@ impl Device {
     }
 
     /// Runs the queues whose timers have expired.
-    pub(crate) fn run_timers(&mut self) {
+    pub(super) fn run_timers(&mut self) {
         if self.timers.is_empty() {
             return;
         }

@@ -1,13 +1,13 @@
 //! Work requests that change keys: binding and invalidating memory windows, and setting the layouts
 //! of indirect keys.
 
+use super::card::Card;
 use super::requester::{Outcome, done};
 use super::swqe::SendWqe;
 use crate::complaints::{Kind, complain};
-use crate::device::Device;
-use crate::objects::{KeyKind, Layout, Piece, Seg, access, syndrome};
+use crate::objects::{KeyKind, Layout, Piece, access, syndrome};
 
-impl Device {
+impl Card {
     /// Key changes by work request: binding and invalidating windows.
     pub(super) fn execute_umr(&mut self, index: usize, wqe: &SendWqe) -> Outcome {
         const FREE: u8 = 1 << 6;
@@ -83,9 +83,7 @@ impl Device {
         entry.key = entry.key & !0xff | qpn_key & 0xff;
         done(0)
     }
-}
 
-impl Device {
     /// Changes an indirect key: its rights, its layout, or both; or takes the layout away.
     fn change_indirect(&mut self, index: usize, key: usize, entries: u32, wqe: &SendWqe) -> Outcome {
         const INLINE: u8 = 1 << 7;
@@ -137,45 +135,6 @@ impl Device {
             *free = false;
         }
         done(0)
-    }
-
-    /// Translates a data segment with an indirect key into the segments of its layout. Returns
-    /// false on a protection error.
-    #[cold]
-    pub(crate) fn indirect_list(
-        &self,
-        key: u32,
-        pd: usize,
-        addr: u64,
-        len: u32,
-        need: u32,
-        out: &mut Vec<Seg>,
-    ) -> bool {
-        let Some(index) = self.find_key(key) else { return false };
-        let (entry, Some(layout)) = (&self.keys[index], self.layouts.get(&index)) else { return false };
-        let usable = matches!(entry.kind, KeyKind::Indirect { free: false, .. });
-        let end = addr.checked_add(u64::from(len));
-        if !usable || entry.pd != pd || entry.access & need != need || end.is_none_or(|end| end > entry.len) {
-            return false;
-        }
-        let (mut skip, mut left) = (addr, len);
-        for turn in 0..layout.repeat {
-            for piece in &layout.pieces {
-                if left == 0 {
-                    return true;
-                }
-                if skip >= u64::from(piece.len) {
-                    skip -= u64::from(piece.len);
-                    continue;
-                }
-                let take = (piece.len - skip as u32).min(left);
-                let at = piece.addr.wrapping_add(u64::from(turn) * u64::from(piece.stride) + skip);
-                let Some(at) = self.local_address(piece.key, pd, at, take, need) else { return false };
-                out.push(Seg { addr: at, len: take });
-                (skip, left) = (0, left - take);
-            }
-        }
-        left == 0
     }
 }
 

@@ -224,7 +224,7 @@ fn serve(poll: RawFd, ready: threads::Ready) {
 /// acknowledgement has already arrived.
 fn catch_up() {
     if crate::device::exists() && crate::config::mode() != crate::config::Mode::Manual {
-        crate::device::lock().step();
+        crate::device::lock().card.step();
     }
 }
 

@@ -303,7 +303,7 @@ impl Net for Links {
     }
 
     fn answers(&self, ip: IpAddr) -> bool {
-        let deaf = crate::device::exists() && crate::device::lock().faults.is_deaf();
+        let deaf = crate::device::exists() && crate::device::lock().card.faults.is_deaf();
         !deaf && self.is_local(ip)
     }
 

@@ -156,7 +156,7 @@ impl CmFile {
             })?;
             if let Some(e) = event {
                 let number = match crate::device::exists() {
-                    true => crate::device::lock().faults.event(e.kind as u32),
+                    true => crate::device::lock().card.faults.event(e.kind as u32),
                     false => e.kind as u32,
                 };
                 let reply = abi::event(e.uid, e.group.unwrap_or(e.id), number, e.status, &e.param, e.ece);
@@ -193,7 +193,7 @@ fn fault(command: &Command) -> Option<Errno> {
     if !crate::device::exists() {
         return None;
     }
-    crate::device::lock().faults.command_error_named(name)
+    crate::device::lock().card.faults.command_error_named(name)
 }
 
 /// The commands that need nothing but the manager.

@@ -12,7 +12,7 @@ impl Device {
     pub(super) fn cmd_get_context(&mut self, context: usize, command: &Command) -> io::Result<()> {
         command.need(8, 8)?;
         command.need_uhw(8)?;
-        if self.contexts[context].ready {
+        if self.card.contexts[context].ready {
             return Err(sys::errno(libc::EINVAL));
         }
         let request = command.uhw();
@@ -36,8 +36,8 @@ impl Device {
 
         crate::pin::start();
         let (channel, fd) = self.open_channel()?;
-        self.hold_channel(channel);
-        let state = &mut self.contexts[context];
+        self.card.hold_channel(channel);
+        let state = &mut self.card.contexts[context];
         state.async_channel = Some(channel);
         state.cqe_version = cqe_version;
         state.ready = true;
@@ -81,7 +81,7 @@ impl Device {
             .u16(0) // flow_action_flags
             .u32(CORE_CLOCK_OFFSET | DUMP_FILL_MKEY | REAL_TIME_TS) // comp_mask
             .u32(72) // response_length
-            .u8(self.contexts[context].cqe_version)
+            .u8(self.card.contexts[context].cqe_version)
             .u8(3) // cmds_supp_uhw: QUERY_DEVICE, CREATE_AH
             .u8(1) // eth_min_inline: none
             .u8(1) // clock_info_versions: version 1
@@ -95,7 +95,7 @@ impl Device {
 
     /// Allocates a UAR page. Its index is also its offset in pages.
     pub(super) fn alloc_uar_page(&mut self, context: usize) -> io::Result<u32> {
-        let context = &mut self.contexts[context];
+        let context = &mut self.card.contexts[context];
         let page = context.next_uar_page;
         if page as usize >= UAR_AREA / 4096 {
             return Err(sys::errno(libc::ENOMEM));
@@ -107,20 +107,20 @@ impl Device {
     }
 
     pub(super) fn free_uar_page(&mut self, context: usize, page: u32) {
-        self.contexts[context].uar_pages.retain(|known| known.index != page);
+        self.card.contexts[context].uar_pages.retain(|known| known.index != page);
         self.unused_uars_changed();
     }
 
     /// True when `page` is a UAR page of this context.
     pub(super) fn has_uar_page(&self, context: usize, page: u32) -> bool {
-        self.contexts[context].uar_slot(page).is_some()
+        self.card.contexts[context].uar_slot(page).is_some()
     }
 
     /// Adds a page that the program maps itself in static mode (BlueFlame registers beyond the
     /// first ones).
     pub(super) fn note_static_page(&mut self, context: usize, page: u32) {
         if page < FIRST_DYNAMIC_UAR && !self.has_uar_page(context, page) {
-            self.contexts[context].uar_pages.push(UarPage::new(page));
+            self.card.contexts[context].uar_pages.push(UarPage::new(page));
             self.uars_changed();
         }
     }
@@ -128,11 +128,11 @@ impl Device {
     /// Destroys all objects of the context after the command descriptor was closed. The order makes
     /// sure that no reference outlives its object.
     pub(super) fn close_context(&mut self, context: usize) {
-        if self.contexts.get(context).is_none() {
+        if self.card.contexts.get(context).is_none() {
             return;
         }
-        self.net.linger();
-        let handles: Vec<(u32, ObjectKind, usize)> = self.contexts[context]
+        self.card.net.linger();
+        let handles: Vec<(u32, ObjectKind, usize)> = self.card.contexts[context]
             .handles
             .iter()
             .map(|(&handle, &(kind, index))| (handle, kind, index))
@@ -158,14 +158,14 @@ impl Device {
             for &(_, _, index) in handles.iter().filter(|&&(_, found, _)| found == kind) {
                 match kind {
                     ObjectKind::Qp | ObjectKind::WorkQueue => drop(self.put_qp(index)),
-                    ObjectKind::IndirectionTable => drop(self.tables.remove(index)),
+                    ObjectKind::IndirectionTable => drop(self.card.tables.remove(index)),
                     ObjectKind::Srq => drop(self.remove_srq(index)),
                     ObjectKind::Cq => drop(self.remove_cq(index)),
                     ObjectKind::Mr | ObjectKind::Mw | ObjectKind::Mkey => self.remove_key(index),
                     ObjectKind::Ah => drop(self.ahs.remove(index)),
                     ObjectKind::Xrcd => self.put_xrcd(index),
                     ObjectKind::Pd => drop(self.pds.remove(index)),
-                    ObjectKind::Flow => drop(self.flows.remove(index)),
+                    ObjectKind::Flow => drop(self.card.flows.remove(index)),
                     ObjectKind::Matcher => drop(self.matchers.remove(index)),
                     ObjectKind::Dm => self.remove_dm(index),
                     ObjectKind::ReservedQpns => self.reserved_qpns &= !(1 << index),
@@ -174,11 +174,11 @@ impl Device {
             }
         }
         crate::hooks::context_closed(context);
-        if let Some(state) = self.contexts.remove(context) {
+        if let Some(state) = self.card.contexts.remove(context) {
             self.uars_changed();
             crate::mem::unmap(state.uar);
             if let Some(channel) = state.async_channel {
-                self.put_channel(channel);
+                self.card.put_channel(channel);
             }
         }
     }

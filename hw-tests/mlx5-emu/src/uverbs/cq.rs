@@ -100,12 +100,12 @@ impl Device {
             async_events: 0,
             pins,
         };
-        let index = self.cqs.insert(cq).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        let index = self.card.cqs.insert(cq).ok_or_else(|| sys::errno(libc::ENOMEM))?;
         let handle = self.add_handle(context, ObjectKind::Cq, index);
-        self.cqs[index].handle = handle;
-        self.cqs[index].cqn = index as u32 + 1;
+        self.card.cqs[index].handle = handle;
+        self.card.cqs[index].cqn = index as u32 + 1;
         if let Some(channel) = channel {
-            self.hold_channel(channel);
+            self.card.hold_channel(channel);
         }
         hooks::cq_created(command.fd, context, user_handle);
         let mut out = Answer::default();
@@ -143,8 +143,8 @@ impl Device {
         let bytes = count as usize * cqe_size as usize;
         let pin = Pin::buffer(buf_addr, bytes)?;
         let buf = Area::checked(buf_addr, bytes, 64)?;
-        self.resize_cq(index, buf, count, cqe_size)?;
-        self.cqs[index].pins[0] = pin;
+        self.card.resize_cq(index, buf, count, cqe_size)?;
+        self.card.cqs[index].pins[0] = pin;
         let mut out = Answer::default();
         out.u32(count - 1).u32(0);
         command.answer(&out.0)
@@ -161,11 +161,11 @@ impl Device {
         command.need(16, 8)?;
         let handle = command.core().u32(8);
         let index = self.cq(context, handle)?;
-        if self.cqs[index].users > 0 {
+        if self.card.cqs[index].users > 0 {
             return Err(sys::errno(libc::EBUSY));
         }
         // An arm of this CQ may still wait in a register.
-        self.scan_context(context);
+        self.card.scan_context(context);
         let (comp, asynchronous) = self.remove_cq(index);
         self.drop_handle(context, handle);
         let mut out = Answer::default();
@@ -175,20 +175,20 @@ impl Device {
 
     /// Takes a CQ away; returns how many events about it the program has read.
     pub(super) fn remove_cq(&mut self, index: usize) -> (u32, u32) {
-        let Some(cq) = self.cqs.get(index) else { return (0, 0) };
+        let Some(cq) = self.card.cqs.get(index) else { return (0, 0) };
         let (user_handle, context, channel) = (cq.user_handle, cq.context, cq.channel);
         let (mut comp, mut asynchronous) = (cq.comp_events, cq.async_events);
         hooks::cq_destroyed(user_handle);
         if let Some(channel) = channel {
             if comp > 0 {
-                comp -= self.take_back(channel, |packet| packet == user_handle.to_ne_bytes());
+                comp -= self.card.take_back(channel, |packet| packet == user_handle.to_ne_bytes());
             }
-            self.put_channel(channel);
+            self.card.put_channel(channel);
         }
         if asynchronous > 0 {
-            asynchronous -= self.take_back_async(context, user_handle, &[event::CQ_ERR]);
+            asynchronous -= self.card.take_back_async(context, user_handle, &[event::CQ_ERR]);
         }
-        self.cqs.remove(index);
+        self.card.cqs.remove(index);
         (comp, asynchronous)
     }
 }

@@ -104,12 +104,12 @@ pub(super) fn create_object(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Res
             let block = device.reserved_qpns.trailing_ones();
             let first = reserved_block(block.min(RESERVED_BLOCKS - 1));
             let mut indices = first..first + (1 << LOG_RESERVED_QPNS);
-            if block >= RESERVED_BLOCKS || indices.any(|index| device.qps.get(index).is_some()) {
+            if block >= RESERVED_BLOCKS || indices.any(|index| device.card.qps.get(index).is_some()) {
                 return Err(sys::errno(libc::ENOMEM));
             }
             device.reserved_qpns |= 1 << block;
             let object = device.add_handle(context, ObjectKind::ReservedQpns, block as usize);
-            let first = device.net.number_base() | first as u32;
+            let first = device.card.net.number_base() | first as u32;
             drop(device);
             answer(output, 8, first)?;
             return handle.answer_handle(object);
@@ -125,7 +125,7 @@ pub(super) fn create_object(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Res
     }
     let index = device.create_indirect_key(&input)?;
     let object = device.add_handle(context, ObjectKind::Mkey, index);
-    let number = device.keys[index].key >> 8;
+    let number = device.card.keys[index].key >> 8;
     drop(device);
     answer(output, 8, number)?;
     handle.answer_handle(object)
@@ -174,7 +174,7 @@ impl Device {
         let kind = KeyKind::Indirect { entries, free: true, remote_invalidate };
         let index = self.new_key(Mkey::new(pd, kind))?;
         // The command names the low byte of its key, which is zero in libmlx5's.
-        self.keys[index].key = self.keys[index].key & !0xff | be32(input, CONTEXT + 4) & 0xff;
+        self.card.keys[index].key = self.card.keys[index].key & !0xff | be32(input, CONTEXT + 4) & 0xff;
         self.pds[pd].users += 1;
         Ok(index)
     }

@@ -51,10 +51,10 @@ pub(super) fn allocate(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<(
     }
     let pages = len.div_ceil(PAGE as u64) as u32;
     let (mut device, context) = file.locked(fd)?;
-    if device.dead {
+    if device.card.dead {
         return Err(sys::errno(libc::EIO));
     }
-    let uar = device.contexts[context].uar;
+    let uar = device.card.contexts[context].uar;
     let mut first = None;
     uar.update64(TAKEN, |taken| {
         let (bits, at) = find_free(taken, pages)?;
@@ -112,13 +112,13 @@ pub(super) fn register(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<(
         return Err(invalid());
     }
     let start = (AREA + usize::from(dm.page)) * PAGE;
-    let start = device.contexts[context].uar.address() + start as u64 + offset;
+    let start = device.card.contexts[context].uar.address() + start as u64 + offset;
     let region = Mkey::new(pd, KeyKind::Region);
     let key = device.new_key(Mkey { start, len, access: flags, dm: Some(index), ..region })?;
     device.dms[index].users += 1;
     device.pds[pd].users += 1;
     let object = device.add_handle(context, ObjectKind::Mr, key);
-    let key = device.keys[key].key;
+    let key = device.card.keys[key].key;
     drop(device);
     lkey.answer(&key.to_ne_bytes())?;
     rkey.answer(&key.to_ne_bytes())?;
@@ -128,7 +128,7 @@ pub(super) fn register(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<(
 impl Device {
     pub(super) fn remove_dm(&mut self, index: usize) {
         let Some(dm) = self.dms.remove(index) else { return };
-        let Some(context) = self.contexts.get(dm.context) else { return };
+        let Some(context) = self.card.contexts.get(dm.context) else { return };
         let (bits, _) = find_free(0, u32::from(dm.pages)).unwrap_or_default();
         context.uar.update64(TAKEN, |taken| Some(taken & !(bits << dm.page)));
     }

@@ -95,11 +95,11 @@ impl Device {
     /// The raw packet QP that a rule names.
     fn flow_target(&self, context: usize, handle: u32) -> io::Result<usize> {
         let qp = self.object(context, handle, ObjectKind::Qp)?;
-        if self.qps[qp].kind == QpType::RawPacket { Ok(qp) } else { Err(invalid()) }
+        if self.card.qps[qp].kind == QpType::RawPacket { Ok(qp) } else { Err(invalid()) }
     }
 
     fn add_flow(&mut self, context: usize, flow: Flow) -> io::Result<u32> {
-        let index = self.flows.insert(flow).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        let index = self.card.flows.insert(flow).ok_or_else(|| sys::errno(libc::ENOMEM))?;
         Ok(self.add_handle(context, ObjectKind::Flow, index))
     }
 
@@ -148,14 +148,14 @@ impl Device {
         command.need(8, 0)?;
         let handle = command.core().u32(4);
         let index = self.object(context, handle, ObjectKind::Flow)?;
-        self.flows.remove(index);
+        self.card.flows.remove(index);
         self.drop_handle(context, handle);
         Ok(())
     }
 
     /// Removes the rules towards a QP. A kernel would not destroy the QP before these rules.
     pub(super) fn remove_flows_to(&mut self, qp: usize) {
-        for (_, flow) in self.flows.iter_mut().filter(|(_, flow)| flow.qp == Some(qp)) {
+        for (_, flow) in self.card.flows.iter_mut().filter(|(_, flow)| flow.qp == Some(qp)) {
             flow.qp = None;
         }
     }

@@ -85,10 +85,10 @@ pub(super) fn create_qp(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<
 pub(super) fn query_context(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
     let (vectors, core_support, driver) = (need(attrs, 0)?, need(attrs, 1)?, need(attrs, DRIVER)?);
     let (device, context) = file.locked(fd)?;
-    if device.dead {
+    if device.card.dead {
         return Err(sys::errno(libc::EIO));
     }
-    if !device.contexts[context].ready {
+    if !device.card.contexts[context].ready {
         return Err(sys::errno(libc::EINVAL));
     }
     let mut answer = device.context_answer(context).0;
@@ -118,7 +118,7 @@ pub(super) fn query_pd(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<(
 pub(super) fn query_region(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Result<()> {
     let (device, context) = file.locked(fd)?;
     let index = device.object(context, need(attrs, 0)?.data as u32, ObjectKind::Mr)?;
-    let key = device.keys[index];
+    let key = device.card.keys[index];
     drop(device);
     need(attrs, 1)?.answer(&key.key.to_ne_bytes())?;
     need(attrs, 2)?.answer(&key.key.to_ne_bytes())?;
@@ -148,7 +148,7 @@ pub(super) fn advise_region(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Res
     for sge in list.chunks(SGE) {
         let sge = Reader(sge);
         let (addr, len, key) = (sge.u64(0), u64::from(sge.u32(8)), sge.u32(12));
-        let region = device.find_key(key).map(|index| device.keys[index]);
+        let region = device.card.find_key(key).map(|index| device.card.keys[index]);
         let region = region.ok_or_else(|| sys::errno(libc::ENOENT))?;
         if region.pd != pd {
             return Err(sys::errno(libc::EPERM));
@@ -175,7 +175,7 @@ impl Device {
     pub(super) fn start_clock(&mut self, context: usize) {
         let (now, real) = (clock::now_ns(), clock::real_time());
         let nanoseconds = u64::try_from(real.as_nanos()).unwrap_or(u64::MAX);
-        let uar = self.contexts[context].uar;
+        let uar = self.card.contexts[context].uar;
         // sign, nsec, cycles, frac, mult and shift, mask, overflow_period of `mlx5_ib_clock_info`.
         for (word, value) in [0, nanoseconds, now, 0, 1, u64::MAX, u64::MAX].into_iter().enumerate() {
             uar.write(CLOCK_INFO + word * 8, &value.to_ne_bytes());
@@ -185,7 +185,7 @@ impl Device {
 
     /// Brings the page of the device's clock up to date.
     pub(crate) fn tick(&mut self, context: usize) {
-        let Some(state) = self.contexts.get(context) else { return };
+        let Some(state) = self.card.contexts.get(context) else { return };
         let now = clock::now_ns();
         state.uar.set_be32(CLOCK, (now >> 32) as u32);
         state.uar.set_be32(CLOCK + 4, now as u32);

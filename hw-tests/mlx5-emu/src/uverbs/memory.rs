@@ -63,32 +63,19 @@ fn pin_memory(start: u64, len: u64, flags: u32) -> io::Result<u64> {
 impl Device {
     pub(super) fn new_key(&mut self, mut key: Mkey) -> io::Result<usize> {
         key.key = 0;
-        let index = self.keys.insert(key).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        let index = self.card.keys.insert(key).ok_or_else(|| sys::errno(libc::ENOMEM))?;
         // The variant byte changes with every use of an index, so that an old key of the index is
         // invalid.
         self.key_variant = self.key_variant.wrapping_add(1);
-        self.keys[index].key = (index as u32 ^ self.key_mask) << 8 | u32::from(self.key_variant);
+        self.card.keys[index].key = (index as u32 ^ self.card.key_mask) << 8 | u32::from(self.key_variant);
         Ok(index)
     }
 
-    /// The index of a key, if it exists.
-    #[inline(always)]
-    pub(crate) fn find_key(&self, key: u32) -> Option<usize> {
-        let index = (key >> 8 ^ self.key_mask) as usize;
-        self.keys.get(index).filter(|found| found.key == key).map(|_| index)
-    }
-
-    /// The key's entry, whatever its low byte: how work requests name the key that they change.
-    pub(crate) fn find_key_index(&self, key: u32) -> Option<usize> {
-        let index = (key >> 8 ^ self.key_mask) as usize;
-        self.keys.get(index).map(|_| index)
-    }
-
     pub(super) fn remove_key(&mut self, index: usize) {
-        let Some(key) = self.keys.remove(index) else { return };
+        let Some(key) = self.card.keys.remove(index) else { return };
         pin::release(key.pinned);
         if matches!(key.kind, KeyKind::Indirect { .. }) {
-            self.layouts.remove(&index);
+            self.card.layouts.remove(&index);
         }
         if let Some(dm) = key.dm.and_then(|dm| self.dms.get_mut(dm)) {
             dm.users = dm.users.saturating_sub(1);
@@ -97,15 +84,7 @@ impl Device {
             pd.users = pd.users.saturating_sub(1);
         }
         if let KeyKind::Window { bound: true, region, .. } = key.kind {
-            self.unbind_from(region);
-        }
-    }
-
-    /// One window less is bound to a region.
-    pub(crate) fn unbind_from(&mut self, region: u32) {
-        if let Some(index) = self.find_key(region) {
-            let region = &mut self.keys[index];
-            region.windows = region.windows.saturating_sub(1);
+            self.card.unbind_from(region);
         }
     }
 
@@ -126,7 +105,7 @@ impl Device {
         let index = index.inspect_err(|_| pin::release(pinned))?;
         self.pds[pd].users += 1;
         let handle = self.add_handle(context, ObjectKind::Mr, index);
-        let key = self.keys[index].key;
+        let key = self.card.keys[index].key;
         let mut out = Answer::default();
         out.u32(handle).u32(key).u32(key);
         command.answer(&out.0)
@@ -143,7 +122,7 @@ impl Device {
         if flags == 0 || flags & !(TRANSLATION | PD | ACCESS) != 0 {
             return Err(sys::errno(libc::EINVAL));
         }
-        let mut key = self.keys[index];
+        let mut key = self.card.keys[index];
         if key.dm.is_some() {
             return Err(sys::errno(libc::EOPNOTSUPP));
         }
@@ -173,7 +152,7 @@ impl Device {
             self.pds[pd].users += 1;
             key.pd = pd;
         }
-        self.keys[index] = key;
+        self.card.keys[index] = key;
         let mut out = Answer::default();
         out.u32(key.key).u32(key.key);
         command.answer(&out.0)
@@ -183,7 +162,7 @@ impl Device {
         command.need(4, 0)?;
         let handle = command.core().u32(0);
         let index = self.object(context, handle, ObjectKind::Mr)?;
-        if self.keys[index].windows > 0 {
+        if self.card.keys[index].windows > 0 {
             return Err(sys::errno(libc::EBUSY));
         }
         self.remove_key(index);
@@ -205,7 +184,7 @@ impl Device {
         self.pds[pd].users += 1;
         let handle = self.add_handle(context, ObjectKind::Mw, index);
         let mut out = Answer::default();
-        out.u32(handle).u32(self.keys[index].key);
+        out.u32(handle).u32(self.card.keys[index].key);
         command.answer(&out.0)
     }
 

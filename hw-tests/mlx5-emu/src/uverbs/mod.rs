@@ -50,7 +50,7 @@ pub(crate) fn open() -> io::Result<RawFd> {
     let memory = sys::memfd(c"mlx5-emu-uar", UAR_AREA as u64)?;
     let program = sys::dup_cloexec(memory.as_raw_fd())?;
     let mut device = crate::device::lock();
-    if device.dead {
+    if device.card.dead {
         return Err(sys::errno(libc::EIO));
     }
     let context = device.new_context(memory.as_raw_fd())?;
@@ -75,12 +75,12 @@ impl Device {
             cqe_version: 1,
             ready: false,
         };
-        self.contexts.insert(context).ok_or_else(|| sys::errno(libc::ENFILE))
+        self.card.contexts.insert(context).ok_or_else(|| sys::errno(libc::ENFILE))
     }
 
     /// Gives an object a handle in its context.
     pub(crate) fn add_handle(&mut self, context: usize, kind: ObjectKind, index: usize) -> u32 {
-        let context = &mut self.contexts[context];
+        let context = &mut self.card.contexts[context];
         let handle = context.next_handle;
         context.next_handle += 1;
         context.handles.insert(handle, (kind, index));
@@ -92,7 +92,7 @@ impl Device {
     /// # Errors
     /// ENOENT for a handle that does not exist, EINVAL for another kind of object.
     pub(crate) fn object(&self, context: usize, handle: u32, kind: ObjectKind) -> io::Result<usize> {
-        match self.contexts[context].handles.get(&handle) {
+        match self.card.contexts[context].handles.get(&handle) {
             None => Err(sys::errno(libc::ENOENT)),
             Some(&(found, index)) if found == kind => Ok(index),
             Some(_) => Err(sys::errno(libc::EINVAL)),
@@ -104,11 +104,11 @@ impl Device {
     /// # Errors
     /// ENOENT for a handle that does not exist.
     fn any_object(&self, context: usize, handle: u32) -> io::Result<(ObjectKind, usize)> {
-        self.contexts[context].handles.get(&handle).copied().ok_or_else(|| sys::errno(libc::ENOENT))
+        self.card.contexts[context].handles.get(&handle).copied().ok_or_else(|| sys::errno(libc::ENOENT))
     }
 
     pub(crate) fn drop_handle(&mut self, context: usize, handle: u32) {
-        self.contexts[context].handles.remove(&handle);
+        self.card.contexts[context].handles.remove(&handle);
     }
 }
 
@@ -149,7 +149,7 @@ impl Uverbs {
         let generation = crate::device::generation();
         if self.generation.load(Ordering::Relaxed) != generation {
             let context = device.new_context(fd)?;
-            let state = &mut device.contexts[context];
+            let state = &mut device.card.contexts[context];
             state.ready = true;
             state.next_uar_page = (UAR_AREA / 4096) as u32;
             self.context.store(context, Ordering::Relaxed);
@@ -167,17 +167,17 @@ impl Uverbs {
 impl Device {
     fn dispatch(&mut self, context: usize, command: &mut Command) -> io::Result<()> {
         use crate::commands::*;
-        if self.dead {
+        if self.card.dead {
             // A removed device answers EIO. Destroy commands still succeed, so that programs can
             // clean up.
             if !command.destroys() {
                 return Err(sys::errno(libc::EIO));
             }
         }
-        if let Some(errno) = self.faults.command_error(command.number) {
+        if let Some(errno) = self.card.faults.command_error(command.number) {
             return Err(sys::errno(errno));
         }
-        if !self.contexts[context].ready
+        if !self.card.contexts[context].ready
             && command.number != GET_CONTEXT
             && command.number != EX | QUERY_DEVICE
         {

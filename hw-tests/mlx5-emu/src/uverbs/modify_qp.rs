@@ -24,7 +24,7 @@ impl Device {
         }
         if command.uhw_out.len >= 4 {
             let mut uhw = Answer::default();
-            let qp = &self.qps[self.object(context, command.core().u32(64), ObjectKind::Qp)?];
+            let qp = &self.card.qps[self.object(context, command.core().u32(64), ObjectKind::Qp)?];
             let dctn = if qp.kind == QpType::Dct { qp.qpn } else { 0 };
             uhw.u32(command.uhw_out.len.min(16) as u32).u32(dctn).zeros(8);
             command.answer_uhw(&uhw.0)?;
@@ -36,7 +36,7 @@ impl Device {
         command.need(112, 0)?;
         let request = command.core();
         let index = self.object(context, request.u32(64), ObjectKind::Qp)?;
-        let qp = &self.qps[index];
+        let qp = &self.card.qps[index];
         if qp.spread.is_some() {
             return Err(sys::errno(libc::EOPNOTSUPP));
         }
@@ -66,7 +66,7 @@ impl Device {
         }
         self.set_qp_attributes(index, request, attributes)?;
         if to == QpState::Init {
-            hooks::qp_usable(command.fd, context, self.qps[index].user_handle);
+            hooks::qp_usable(command.fd, context, self.card.qps[index].user_handle);
         }
         self.move_qp(index, from, to, attributes & mask::EN_SQD_ASYNC_NOTIFY != 0 && request.u8(100) != 0);
         Ok(())
@@ -74,7 +74,7 @@ impl Device {
 
     fn set_qp_attributes(&mut self, index: usize, request: Reader<'_>, attributes: u32) -> io::Result<()> {
         let has = |bit| attributes & bit != 0;
-        let kind = self.qps[index].kind;
+        let kind = self.card.qps[index].kind;
         if has(mask::PORT) && request.u8(104) != 1 {
             return Err(invalid());
         }
@@ -104,7 +104,7 @@ impl Device {
         {
             return Err(invalid());
         }
-        let attr = &mut self.qps[index].attr;
+        let attr = &mut self.card.qps[index].attr;
         if has(mask::QKEY) {
             attr.qkey = request.u32(72);
         }
@@ -159,20 +159,20 @@ impl Device {
     pub(super) fn move_qp(&mut self, index: usize, from: QpState, to: QpState, notify_drained: bool) {
         if to == QpState::Reset {
             // Doorbells of the old connection must not count for the next connection.
-            let (context, page) = (self.qps[index].context, self.qps[index].uar_page);
-            self.take_doorbells(context, page);
+            let (context, page) = (self.card.qps[index].context, self.card.qps[index].uar_page);
+            self.card.take_doorbells(context, page);
         }
         if !matches!(to, QpState::Reset | QpState::Init) {
             self.uars_in_use();
         }
-        let qp = &mut self.qps[index];
+        let qp = &mut self.card.qps[index];
         match to {
             QpState::Err => {
-                self.qp_to_error(index);
+                self.card.qp_to_error(index);
                 return;
             }
             QpState::Reset => {
-                self.faults.forget_held(index);
+                self.card.faults.forget_held(index);
                 qp.state = QpState::Reset;
                 qp.attr = QpAttr::default();
                 (qp.sq_next, qp.sq_done, qp.sq_posted, qp.rq_next, qp.rq_posted) = (0, 0, 0, 0, 0);
@@ -202,11 +202,11 @@ impl Device {
         }
         qp.state = to;
         if to == QpState::Rts && from != QpState::Rts {
-            self.mark_ready(index);
-            self.run_ready();
+            self.card.mark_ready(index);
+            self.card.run_ready();
         }
         if to == QpState::Sqd {
-            self.check_drained(index);
+            self.card.check_drained(index);
         }
     }
 }

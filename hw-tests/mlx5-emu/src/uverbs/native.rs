@@ -289,10 +289,10 @@ fn page_alloc(file: &Uverbs, fd: RawFd, handle: &Attr, answers: [u16; 3], attrs:
     let [offset, length, page_id] = answers;
     let (offset, length, page_id) = (need(attrs, offset)?, need(attrs, length)?, need(attrs, page_id)?);
     let (mut device, context) = file.locked(fd)?;
-    if device.dead {
+    if device.card.dead {
         return Err(sys::errno(libc::EIO));
     }
-    if let Some(errno) = device.faults.command_error_named("uar_alloc") {
+    if let Some(errno) = device.card.faults.command_error_named("uar_alloc") {
         return Err(sys::errno(errno));
     }
     let page = device.alloc_uar_page(context)?;

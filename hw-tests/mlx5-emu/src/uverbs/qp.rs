@@ -143,7 +143,7 @@ impl Device {
                 rcq = Some(self.cq(context, recv_cq)?);
                 if is_srq {
                     let index = self.object(context, srq_handle, ObjectKind::Srq)?;
-                    if self.srqs[index].xrc.is_some() {
+                    if self.card.srqs[index].xrc.is_some() {
                         return Err(invalid());
                     }
                     srq = Some(index);
@@ -192,8 +192,8 @@ impl Device {
             ..Qp::new(context, kind)
         };
         let index = self.add_qp(qp)?;
-        let qpn = self.qps[index].qpn;
-        let pages = &mut self.contexts[context];
+        let qpn = self.card.qps[index].qpn;
+        let pages = &mut self.card.contexts[context];
         if let Some(slot) = pages.uar_slot(uar_page) {
             pages.uar_pages[slot].qps.push(index);
         }
@@ -220,12 +220,12 @@ impl Device {
 
     /// Gives a new QP its place and its number.
     pub(super) fn add_qp(&mut self, qp: Qp) -> io::Result<usize> {
-        let index = self.qps.insert(qp).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        let index = self.card.qps.insert(qp).ok_or_else(|| sys::errno(libc::ENOMEM))?;
         if self.is_reserved(index) {
-            self.qps.remove(index);
+            self.card.qps.remove(index);
             return Err(sys::errno(libc::ENOMEM));
         }
-        self.qps[index].qpn = self.net.number_base() | index as u32;
+        self.card.qps[index].qpn = self.card.net.number_base() | index as u32;
         self.count_qp_users(index, 1);
         Ok(index)
     }
@@ -245,11 +245,12 @@ impl Device {
         }
         // Of the four static registers in a page, two are usable. The first register is shared and
         // serves doorbells only.
-        let pages = self.contexts[context].uar_pages.iter().filter(|page| page.index < 256).count() as u32;
+        let pages =
+            self.card.contexts[context].uar_pages.iter().filter(|page| page.index < 256).count() as u32;
         if pages == 0 {
             return Ok((0, 0));
         }
-        let turn = self.qps.len() as u32 % (pages * 2 - 1).max(1) + 1;
+        let turn = self.card.qps.len() as u32 % (pages * 2 - 1).max(1) + 1;
         Ok((turn / 2, turn / 2 * 4 + turn % 2))
     }
 
@@ -265,7 +266,8 @@ impl Device {
         if flags & flag::SCATTER_CQE == 0 {
             return (0, 0);
         }
-        let room = |cq: Option<usize>| cq.map_or(0, |cq| if self.cqs[cq].cqe_size == 128 { 64 } else { 32 });
+        let room =
+            |cq: Option<usize>| cq.map_or(0, |cq| if self.card.cqs[cq].cqe_size == 128 { 64 } else { 32 });
         let recv = if matches!(kind, QpType::Rc | QpType::Uc) { room(rcq) } else { 0 };
         let send = if kind == QpType::Rc && (sig_all || flags & flag::ALLOW_SCATTER_CQE != 0) {
             room(scq)
@@ -276,24 +278,24 @@ impl Device {
     }
 
     fn count_qp_users(&mut self, index: usize, by: i32) {
-        let qp = &self.qps[index];
+        let qp = &self.card.qps[index];
         let (pd, scq, rcq, srq, xrcd) = (qp.pd, qp.send_cq, qp.recv_cq, qp.srq, qp.xrcd);
         if let Some(pd) = pd.and_then(|pd| self.pds.get_mut(pd)) {
             pd.users = pd.users.saturating_add_signed(by);
         }
         for cq in [scq, rcq].into_iter().flatten() {
-            if let Some(cq) = self.cqs.get_mut(cq) {
+            if let Some(cq) = self.card.cqs.get_mut(cq) {
                 cq.users = cq.users.saturating_add_signed(by);
             }
         }
-        if let Some(srq) = srq.and_then(|srq| self.srqs.get_mut(srq)) {
+        if let Some(srq) = srq.and_then(|srq| self.card.srqs.get_mut(srq)) {
             srq.users = srq.users.saturating_add_signed(by);
         }
         if let Some(xrcd) = xrcd.and_then(|xrcd| self.xrcds.get_mut(xrcd)) {
             xrcd.users = xrcd.users.saturating_add_signed(by);
         }
-        let table = self.qps[index].spread.as_ref().map(|spread| spread.table);
-        if let Some(table) = table.and_then(|table| self.tables.get_mut(table)) {
+        let table = self.card.qps[index].spread.as_ref().map(|spread| spread.table);
+        if let Some(table) = table.and_then(|table| self.card.tables.get_mut(table)) {
             table.users = table.users.saturating_add_signed(by);
         }
     }
@@ -303,21 +305,21 @@ impl Device {
         command.need(32, 32)?;
         let request = command.core();
         let xrcd = self.object(context, request.u32(16), ObjectKind::Xrcd)?;
-        let index = self.qp_by_number(request.u32(20)).ok_or_else(invalid)?;
-        if self.qps[index].kind != QpType::XrcRecv || self.qps[index].xrcd != Some(xrcd) {
+        let index = self.card.qp_by_number(request.u32(20)).ok_or_else(invalid)?;
+        if self.card.qps[index].kind != QpType::XrcRecv || self.card.qps[index].xrcd != Some(xrcd) {
             return Err(invalid());
         }
-        self.qps[index].opens += 1;
+        self.card.qps[index].opens += 1;
         let handle = self.add_handle(context, ObjectKind::Qp, index);
         let mut out = Answer::default();
-        out.u32(handle).u32(self.qps[index].qpn).zeros(24);
+        out.u32(handle).u32(self.card.qps[index].qpn).zeros(24);
         command.answer(&out.0)
     }
 
     pub(super) fn cmd_query_qp(&mut self, context: usize, command: &Command) -> io::Result<()> {
         command.need(16, 128)?;
         let index = self.object(context, command.core().u32(8), ObjectKind::Qp)?;
-        let qp = &self.qps[index];
+        let qp = &self.card.qps[index];
         let attr = &qp.attr;
         let mut out = Answer::default();
         out.bytes(&attr.dest)
@@ -358,7 +360,7 @@ impl Device {
         command.need(16, 4)?;
         let handle = command.core().u32(8);
         let index = self.object(context, handle, ObjectKind::Qp)?;
-        if self.groups.of(index) > 0 {
+        if self.card.groups.of(index) > 0 {
             return Err(sys::errno(libc::EBUSY));
         }
         self.drop_handle(context, handle);
@@ -376,13 +378,13 @@ impl Device {
         command.need(24, 0)?;
         let gid = command.core().bytes(0);
         let index = self.object(context, command.core().u32(16), ObjectKind::Qp)?;
-        if join { self.join_group(index, gid) } else { self.leave_group(index, &gid) }
+        if join { self.card.join_group(index, gid) } else { self.card.leave_group(index, &gid) }
     }
 
     /// Releases one handle. The last handle destroys the QP. Returns how many events about the QP
     /// the program has read.
     pub(super) fn put_qp(&mut self, index: usize) -> u32 {
-        let Some(qp) = self.qps.get_mut(index) else { return 0 };
+        let Some(qp) = self.card.qps.get_mut(index) else { return 0 };
         qp.opens -= 1;
         if qp.opens > 0 {
             return 0;
@@ -391,18 +393,18 @@ impl Device {
         if qp.kind == QpType::RawPacket {
             self.remove_flows_to(index);
         }
-        self.groups.remove_all(index);
-        let qp = &self.qps[index];
+        self.card.groups.remove_all(index);
+        let qp = &self.card.qps[index];
         let (context, page) = (qp.context, qp.uar_page);
-        self.take_doorbells(context, page);
-        if let Some(state) = self.contexts.get_mut(context)
+        self.card.take_doorbells(context, page);
+        if let Some(state) = self.card.contexts.get_mut(context)
             && let Some(slot) = state.uar_slot(page)
         {
             state.uar_pages[slot].qps.retain(|&known| known != index);
         }
         self.count_qp_users(index, -1);
-        self.faults.forget_held(index);
-        let Some(qp) = self.qps.remove(index) else { return 0 };
+        self.card.faults.forget_held(index);
+        let Some(qp) = self.card.qps.remove(index) else { return 0 };
         let mut events = qp.async_events;
         if events > 0 {
             let kinds = [
@@ -413,7 +415,7 @@ impl Device {
                 event::SQ_DRAINED,
                 event::QP_LAST_WQE_REACHED,
             ];
-            events -= self.take_back_async(qp.context, qp.user_handle, &kinds);
+            events -= self.card.take_back_async(qp.context, qp.user_handle, &kinds);
         }
         events
     }

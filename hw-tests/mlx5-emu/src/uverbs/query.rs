@@ -173,7 +173,7 @@ impl Device {
             .u16(1) // pkey_tbl_len
             .u16(0) // lid
             .u16(0)
-            .u8(if self.port_up { 4 } else { 1 }) // ACTIVE, DOWN
+            .u8(if self.card.port_up { 4 } else { 1 }) // ACTIVE, DOWN
             .u8(5) // max_mtu 4096
             .u8(5) // active_mtu 4096
             .u8(0)
@@ -183,7 +183,7 @@ impl Device {
             .u8(0)
             .u8(2) // active_width 4X
             .u8(32) // active_speed EDR
-            .u8(if self.port_up { 5 } else { 3 }) // LINK_UP, DISABLED
+            .u8(if self.card.port_up { 5 } else { 3 }) // LINK_UP, DISABLED
             .u8(2) // link_layer Ethernet
             .u8(1) // flags: GRH required
             .u8(0);

@@ -73,7 +73,7 @@ impl Device {
         let index = self.add_qp(queue)?;
         let handle = self.add_handle(context, ObjectKind::WorkQueue, index);
         let mut out = Answer::default();
-        out.u32(0).u32(24).u32(handle).u32(count).u32(max_sge).u32(self.qps[index].qpn);
+        out.u32(0).u32(24).u32(handle).u32(count).u32(max_sge).u32(self.card.qps[index].qpn);
         command.answer(&out.0)?;
         let mut uhw = Answer::default();
         uhw.u32(8).u32(0);
@@ -91,7 +91,7 @@ impl Device {
         if mask & FLAGS != 0 {
             return Err(not_supported());
         }
-        let from = self.qps[index].state;
+        let from = self.card.qps[index].state;
         let now = match from {
             QpState::Reset => state::RESET,
             QpState::Err => state::ERROR,
@@ -117,7 +117,7 @@ impl Device {
         command.need(8, 12)?;
         let handle = command.core().u32(4);
         let index = self.object(context, handle, ObjectKind::WorkQueue)?;
-        if self.tables.iter().any(|(_, table)| table.queues.contains(&index)) {
+        if self.card.tables.iter().any(|(_, table)| table.queues.contains(&index)) {
             return Err(sys::errno(libc::EBUSY));
         }
         self.drop_handle(context, handle);
@@ -141,7 +141,7 @@ impl Device {
             .map(|i| self.object(context, request.u32(HEADER + 4 * i), ObjectKind::WorkQueue))
             .collect::<io::Result<_>>()?;
         let table = IndirectionTable { queues, users: 0 };
-        let index = self.tables.insert(table).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        let index = self.card.tables.insert(table).ok_or_else(|| sys::errno(libc::ENOMEM))?;
         let handle = self.add_handle(context, ObjectKind::IndirectionTable, index);
         let mut out = Answer::default();
         out.u32(0).u32(16).u32(handle).u32(index as u32);
@@ -152,10 +152,10 @@ impl Device {
         command.need(8, 0)?;
         let handle = command.core().u32(4);
         let index = self.object(context, handle, ObjectKind::IndirectionTable)?;
-        if self.tables[index].users > 0 {
+        if self.card.tables[index].users > 0 {
             return Err(sys::errno(libc::EBUSY));
         }
-        self.tables.remove(index);
+        self.card.tables.remove(index);
         self.drop_handle(context, handle);
         Ok(())
     }
@@ -206,7 +206,7 @@ impl Device {
         let index = self.add_qp(qp)?;
         let handle = self.add_handle(context, ObjectKind::Qp, index);
         let mut out = Answer::default();
-        out.u32(handle).u32(self.qps[index].qpn).zeros(24).u32(0).u32(40);
+        out.u32(handle).u32(self.card.qps[index].qpn).zeros(24).u32(0).u32(40);
         command.answer(&out.0)?;
         let mut uhw = Answer::default();
         uhw.zeros(40);

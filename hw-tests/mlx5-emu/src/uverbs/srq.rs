@@ -102,12 +102,12 @@ impl Device {
             error: false,
             _pins: pins,
         };
-        let index = self.srqs.insert(srq).ok_or_else(|| sys::errno(libc::ENOMEM))?;
-        let srqn = self.net.number_base() | (index as u32 + 1);
-        self.srqs[index].srqn = srqn;
+        let index = self.card.srqs.insert(srq).ok_or_else(|| sys::errno(libc::ENOMEM))?;
+        let srqn = self.card.net.number_base() | (index as u32 + 1);
+        self.card.srqs[index].srqn = srqn;
         self.pds[request.pd].users += 1;
         if let Some((cq, xrcd)) = request.xrc {
-            self.cqs[cq].users += 1;
+            self.card.cqs[cq].users += 1;
             self.xrcds[xrcd].users += 1;
         }
         let handle = self.add_handle(context, ObjectKind::Srq, index);
@@ -117,12 +117,6 @@ impl Device {
         let mut uhw = Answer::default();
         uhw.u32(srqn).u32(0);
         command.answer_uhw(&uhw.0)
-    }
-
-    /// The SRQ with this number in this process.
-    pub(crate) fn srq_by_number(&self, srqn: u32) -> Option<usize> {
-        let index = ((srqn & (crate::objects::MAX_QP as u32 - 1)) as usize).checked_sub(1)?;
-        self.srqs.get(index).filter(|srq| srq.srqn == srqn).map(|_| index)
     }
 
     pub(super) fn cmd_modify_srq(&mut self, context: usize, command: &Command) -> io::Result<()> {
@@ -138,11 +132,11 @@ impl Device {
         }
         if mask & LIMIT != 0 {
             let limit = request.u32(12);
-            if limit >= 1 << self.srqs[index].log_count {
+            if limit >= 1 << self.card.srqs[index].log_count {
                 return Err(sys::errno(libc::EINVAL));
             }
-            self.srqs[index].limit = limit;
-            self.check_srq_limit(index);
+            self.card.srqs[index].limit = limit;
+            self.card.check_srq_limit(index);
         }
         Ok(())
     }
@@ -150,7 +144,7 @@ impl Device {
     pub(super) fn cmd_query_srq(&mut self, context: usize, command: &Command) -> io::Result<()> {
         command.need(16, 16)?;
         let index = self.object(context, command.core().u32(8), ObjectKind::Srq)?;
-        let srq = &self.srqs[index];
+        let srq = &self.card.srqs[index];
         let mut out = Answer::default();
         out.u32((1 << srq.log_count) - 1).u32(srq.max_sge).u32(srq.limit).u32(0);
         command.answer(&out.0)
@@ -160,7 +154,7 @@ impl Device {
         command.need(16, 4)?;
         let handle = command.core().u32(8);
         let index = self.object(context, handle, ObjectKind::Srq)?;
-        if self.srqs[index].users > 0 {
+        if self.card.srqs[index].users > 0 {
             return Err(sys::errno(libc::EBUSY));
         }
         let events = self.remove_srq(index);
@@ -170,12 +164,12 @@ impl Device {
 
     /// Takes an SRQ away; returns how many events about it the program has read.
     pub(super) fn remove_srq(&mut self, index: usize) -> u32 {
-        let Some(srq) = self.srqs.remove(index) else { return 0 };
+        let Some(srq) = self.card.srqs.remove(index) else { return 0 };
         if let Some(pd) = self.pds.get_mut(srq.pd) {
             pd.users = pd.users.saturating_sub(1);
         }
         if let Some((cq, xrcd)) = srq.xrc {
-            if let Some(cq) = self.cqs.get_mut(cq) {
+            if let Some(cq) = self.card.cqs.get_mut(cq) {
                 cq.users = cq.users.saturating_sub(1);
             }
             if let Some(xrcd) = self.xrcds.get_mut(xrcd) {
@@ -185,7 +179,7 @@ impl Device {
         let mut events = srq.async_events;
         if events > 0 {
             let kinds = [event::SRQ_LIMIT_REACHED, event::SRQ_ERR];
-            events -= self.take_back_async(srq.context, srq.user_handle, &kinds);
+            events -= self.card.take_back_async(srq.context, srq.user_handle, &kinds);
         }
         events
     }

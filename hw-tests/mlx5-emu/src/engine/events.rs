@@ -1,55 +1,12 @@
-//! Completion channels and asynchronous event channels: packet sockets. The program reads the other
-//! end.
+//! Events, into the sockets of their channels.
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsRawFd as _, RawFd};
-use std::sync::Arc;
+use std::os::fd::AsRawFd as _;
 
-use crate::device::Device;
-use crate::objects::Channel;
+use super::card::Card;
 use crate::sys;
-use crate::vfile::{self, VirtualFile};
 
-/// The registry's side of a channel: learns when the program closes it.
-struct ChannelFile {
-    id: usize,
-}
-
-impl VirtualFile for ChannelFile {
-    fn released(&self) {
-        let mut device = crate::device::lock();
-        if let Some(channel) = device.channels.get_mut(self.id) {
-            channel.closed = true;
-            let fd = channel.fd;
-            device.channel_fds.retain(|&known, &mut id| known != fd || id != self.id);
-            device.reap_channel(self.id);
-        }
-    }
-}
-
-impl Device {
-    /// Makes a channel; returns its index and the program's descriptor.
-    pub(crate) fn open_channel(&mut self) -> io::Result<(usize, RawFd)> {
-        let (ours, program) = sys::seqpacket_pair()?;
-        let theirs = sys::dup_cloexec(program.as_raw_fd())?;
-        let fd = program.as_raw_fd();
-        let id = self
-            .channels
-            .insert(Channel { ours, theirs, fd, backlog: VecDeque::new(), closed: false, users: 0 })
-            .ok_or_else(|| sys::errno(libc::ENOMEM))?;
-        match vfile::open(program, Arc::new(ChannelFile { id })) {
-            Ok(fd) => {
-                self.channel_fds.insert(fd, id);
-                Ok((id, fd))
-            }
-            Err(error) => {
-                self.channels.remove(id);
-                Err(error)
-            }
-        }
-    }
-
+impl Card {
     pub(crate) fn hold_channel(&mut self, id: usize) {
         if let Some(channel) = self.channels.get_mut(id) {
             channel.users += 1;
@@ -63,7 +20,7 @@ impl Device {
         self.reap_channel(id);
     }
 
-    fn reap_channel(&mut self, id: usize) {
+    pub(crate) fn reap_channel(&mut self, id: usize) {
         if self.channels.get(id).is_some_and(|channel| channel.closed && channel.users == 0) {
             self.channels.remove(id);
         }
@@ -81,7 +38,7 @@ impl Device {
     }
 
     /// Moves waiting events into sockets that have room again.
-    pub(crate) fn flush_backlog(&mut self) {
+    pub(super) fn flush_backlog(&mut self) {
         let mut left = false;
         for (_, channel) in self.channels.iter_mut() {
             while let Some(packet) = channel.backlog.front() {
@@ -96,7 +53,7 @@ impl Device {
     }
 
     /// Queues a completion event for a CQ's channel.
-    pub(crate) fn completion_event(&mut self, cq: usize) {
+    pub(super) fn completion_event(&mut self, cq: usize) {
         let cq = &mut self.cqs[cq];
         let Some(channel) = cq.channel else { return };
         cq.comp_events += 1;
@@ -105,7 +62,7 @@ impl Device {
     }
 
     /// Queues an asynchronous event of `context` about `element` (a user handle or a port number).
-    pub(crate) fn async_event(&mut self, context: usize, element: u64, event: u32) {
+    pub(super) fn async_event(&mut self, context: usize, element: u64, event: u32) {
         let Some(id) = self.contexts.get(context).and_then(|context| context.async_channel) else { return };
         let mut packet = [0; 16];
         packet[..8].copy_from_slice(&element.to_ne_bytes());
@@ -147,5 +104,21 @@ impl Device {
                 && packet[..8] == element.to_ne_bytes()
                 && kinds.iter().any(|kind| packet[8..12] == kind.to_ne_bytes())
         })
+    }
+
+    /// Queues an asynchronous event about a QP.
+    pub(super) fn qp_event(&mut self, index: usize, event: u32) {
+        let qp = &mut self.qps[index];
+        qp.async_events += 1;
+        let (context, element) = (qp.context, qp.user_handle);
+        self.async_event(context, element, event);
+    }
+
+    /// An asynchronous event to every context.
+    pub(crate) fn broadcast(&mut self, element: u64, event: u32) {
+        let contexts: Vec<usize> = self.contexts.iter().map(|(context, _)| context).collect();
+        for context in contexts {
+            self.async_event(context, element, event);
+        }
     }
 }
