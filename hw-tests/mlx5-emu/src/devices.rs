@@ -1,7 +1,6 @@
-//! The device nodes of `/dev/infiniband`, as far as the software device has them.
+//! The device nodes of `/dev/infiniband`, as far as the software device has them: their numbers and
+//! names.
 
-use std::io;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `uverbs0`: the first verbs device.
@@ -46,14 +45,6 @@ pub(crate) fn node(path: &[u8]) -> Option<Node> {
     .filter(|_| present())
 }
 
-/// The node of this name in a folder that the program has open.
-pub(crate) fn node_in(dir: RawFd, name: &[u8]) -> Option<Node> {
-    if !present() || crate::sys::inode_of(dir).ok()? != crate::sysfs::nodes_inode()? {
-        return None;
-    }
-    node(&[b"/dev/infiniband/", name].concat())
-}
-
 /// True once the device was plugged in ([`crate::init`]) and until it is removed.
 pub fn present() -> bool {
     PRESENT.load(Ordering::Acquire)
@@ -61,12 +52,4 @@ pub fn present() -> bool {
 
 pub(crate) fn set_present(present: bool) {
     PRESENT.store(present, Ordering::Release);
-}
-
-/// Opens a node.
-pub(crate) fn open(node: Node) -> io::Result<RawFd> {
-    match node {
-        Node::Uverbs => crate::uverbs::open(),
-        Node::RdmaCm => crate::ucma::open(),
-    }
 }

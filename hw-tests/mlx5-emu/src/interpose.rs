@@ -7,27 +7,12 @@
 //! [`crate::paths`].
 #![expect(unsafe_code, reason = "C entry points with raw pointers")]
 
-use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 
 use libc::{c_int, c_ulong, c_void, size_t, ssize_t, stat as StatBuf};
 
+use crate::answer::{answer, fill_stat};
 use crate::{sys, vfile};
-
-/// Runs the driver's side of a call; an error or a panic becomes -1 and an errno.
-pub(crate) fn answer<T: From<i8>>(call: impl FnOnce() -> io::Result<T>) -> T {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(value)) => value,
-        Ok(Err(error)) => {
-            sys::set_errno(sys::errno_of(&error));
-            T::from(-1)
-        }
-        Err(_) => {
-            sys::set_errno(libc::EIO);
-            T::from(-1)
-        }
-    }
-}
 
 /// # Safety
 /// As fstat(2).
@@ -36,7 +21,7 @@ unsafe fn fstat_any(fd: c_int, out: *mut StatBuf) -> c_int {
         && !out.is_null()
     {
         // SAFETY: `out` is the caller's stat buffer.
-        return unsafe { crate::paths::fill_stat(out, number) };
+        return unsafe { fill_stat(out, number) };
     }
     // SAFETY: arguments are handed on unchanged.
     unsafe { sys::fstat(fd, out) }

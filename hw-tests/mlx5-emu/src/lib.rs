@@ -8,6 +8,7 @@
 //! The device is a model for testing drivers and for first steps. It does not model the speed of a
 //! network card.
 
+mod answer;
 mod clock;
 mod commands;
 mod complaints;
@@ -24,6 +25,7 @@ mod hooks;
 mod ifaddrs;
 pub mod interpose;
 pub mod mem;
+mod nodes;
 mod objects;
 mod orders;
 pub mod paths;

@@ -13,9 +13,9 @@ use libc::{
     DIR, FILE, c_char, c_int, c_uint, c_void, mode_t, size_t, ssize_t, stat as StatBuf, statx as StatxBuf,
 };
 
+use crate::answer::{answer, fill_stat};
 use crate::devices::{self, Node};
-use crate::interpose::answer;
-use crate::{sys, sysfs};
+use crate::{nodes, sys, sysfs};
 
 /// Where a path leads.
 enum Target {
@@ -41,7 +41,7 @@ unsafe fn target(dir: c_int, path: *const c_char) -> Target {
         return Target::Elsewhere;
     }
     catch_unwind(|| {
-        let node = if absolute { devices::node(bytes) } else { devices::node_in(dir, bytes) };
+        let node = if absolute { devices::node(bytes) } else { nodes::node_in(dir, bytes) };
         if let Some(node) = node {
             return Target::Node(node);
         }
@@ -58,7 +58,7 @@ unsafe fn target(dir: c_int, path: *const c_char) -> Target {
 unsafe fn open_any(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's promise about `path` is that of openat(2).
     match unsafe { target(dir, path) } {
-        Target::Node(node) => answer(|| devices::open(node)),
+        Target::Node(node) => answer(|| nodes::open(node)),
         // SAFETY: NUL-terminated.
         Target::Tree(path) => unsafe { sys::open(path.as_ptr(), flags, mode) },
         // SAFETY: arguments are handed on unchanged.
@@ -108,26 +108,6 @@ match target(libc::AT_FDCWD, path) {
     Target::Tree(path) => sys::fopen(path.as_ptr(), mode),
     _ => sys::fopen(path, mode),
 });
-
-/// Fills in the stat of a character device.
-///
-/// # Safety
-/// `out` is null or valid for writing.
-pub(crate) unsafe fn fill_stat(out: *mut StatBuf, (major, minor): (u32, u32)) -> c_int {
-    if out.is_null() {
-        sys::set_errno(libc::EFAULT);
-        return -1;
-    }
-    // SAFETY: valid by contract; all-zero is a valid stat.
-    unsafe {
-        out.write_bytes(0, 1);
-        (*out).st_mode = libc::S_IFCHR | 0o666;
-        (*out).st_nlink = 1;
-        (*out).st_rdev = sys::makedev(major, minor);
-        (*out).st_blksize = 4096;
-    }
-    0
-}
 
 /// # Safety
 /// As fstatat(2).

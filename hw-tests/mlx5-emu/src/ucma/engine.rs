@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,6 +19,17 @@ use crate::threads;
 
 /// Time an unanswered message may take, in milliseconds, from the environment.
 const TIMEOUT_VARIABLE: &str = "MLX5_EMU_CM_TIMEOUT_MS";
+
+/// IBV_MTU_4096: the active MTU of the port.
+const PATH_MTU: u8 = 5;
+/// IBV_RATE_100_GBPS.
+const PATH_RATE: u8 = 16;
+
+/// Index in the port's table of the GID; 127.0.0.1's for the other addresses of that network.
+fn gid_index(gid: &[u8; 16]) -> u8 {
+    let found = crate::gids::index_of(IpAddr::from(*gid));
+    found.and_then(|index| u8::try_from(index).ok()).unwrap_or(0)
+}
 
 struct Bell {
     /// The device's end of the file's socket pair. The file keeps this end open. A call that is
@@ -73,9 +85,9 @@ impl Engine {
         let device = Device {
             node_guid: crate::gids::NODE_GUID,
             port: 1,
-            mtu: super::PATH_MTU,
-            rate: super::PATH_RATE,
-            gid_index: super::gid_index,
+            mtu: PATH_MTU,
+            rate: PATH_RATE,
+            gid_index: gid_index,
         };
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seed =

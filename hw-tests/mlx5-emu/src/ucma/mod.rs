@@ -26,7 +26,6 @@
 //! drivers/infiniband/core/{ucma,cma,cm}.c.
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -54,17 +53,6 @@ use crate::sys;
 use crate::vfile::{self, VirtualFile};
 use abi::{Command, Errno};
 use state::FileId;
-
-/// IBV_MTU_4096: the active MTU of the port.
-const PATH_MTU: u8 = 5;
-/// IBV_RATE_100_GBPS.
-const PATH_RATE: u8 = 16;
-
-/// Index in the port's table of the GID; 127.0.0.1's for the other addresses of that network.
-fn gid_index(gid: &[u8; 16]) -> u8 {
-    let found = crate::gids::index_of(IpAddr::from(*gid));
-    found.and_then(|index| u8::try_from(index).ok()).unwrap_or(0)
-}
 
 /// One open of the device.
 struct CmFile(FileId, #[expect(dead_code, reason = "keeps the other end open")] Arc<OwnedFd>);

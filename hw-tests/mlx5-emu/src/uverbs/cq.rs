@@ -3,7 +3,7 @@
 use std::io;
 
 use super::command::{Answer, Command};
-use super::query::{MAX_CQE, MINI_CQE_FORMATS};
+use super::limits::{MAX_CQE, MINI_CQE_FORMATS};
 use crate::device::Device;
 use crate::mem::Area;
 use crate::objects::{Armed, Cq, ObjectKind, Stamps, event};

@@ -7,8 +7,8 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use super::Uverbs;
-use super::native::{Attr, DRIVER, need};
+use super::attr::{Attr, DRIVER, need};
+use super::file::Uverbs;
 use crate::device::Device;
 use crate::objects::{KeyKind, MAX_QP, Mkey, ObjectKind};
 use crate::sys;

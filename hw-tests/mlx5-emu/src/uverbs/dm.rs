@@ -7,15 +7,14 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use super::Uverbs;
+use super::attr::{Attr, DRIVER, find, need};
+use super::file::Uverbs;
+use super::limits::MAX_DM_SIZE;
 use super::memory::check_access;
-use super::native::{Attr, DRIVER, find, need};
 use crate::device::Device;
 use crate::objects::{Dm, KeyKind, Mkey, ObjectKind, access};
 use crate::sys;
 
-/// Longest piece of device memory.
-pub(super) const MAX_DM_SIZE: u64 = 128 << 10;
 /// First page of the area in the context's memory: `MLX5_IB_MMAP_DEVICE_MEM` in the command part of
 /// an mmap offset.
 const AREA: usize = 8 << 8;

@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use super::Uverbs;
+use super::attr::{Attr, DRIVER, find, need};
 use super::command::{Answer, Command};
-use super::native::{Attr, DRIVER, find, need};
+use super::file::Uverbs;
 use crate::device::Device;
 use crate::objects::{FIELDS, Flow, Matcher, ObjectKind, QpType, field};
 use crate::sys;
@@ -205,7 +205,7 @@ pub(super) fn create_flow(file: &Uverbs, fd: RawFd, attrs: &[Attr]) -> io::Resul
     let value = outer_headers(&need(attrs, DRIVER + 1)?.input()?)?;
     if attrs
         .iter()
-        .any(|attr| matches!(attr.id(), id if id == DRIVER + 3 || id == DRIVER + 5 || id == DRIVER + 7))
+        .any(|attr| matches!(attr.id, id if id == DRIVER + 3 || id == DRIVER + 5 || id == DRIVER + 7))
     {
         return Err(not_supported());
     }

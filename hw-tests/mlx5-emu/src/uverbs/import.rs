@@ -5,9 +5,9 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use super::Uverbs;
+use super::attr::{Attr, DRIVER, find, need};
 use super::command::{Answer, Command, Reader, Room};
-use super::native::{Attr, DRIVER, find, need};
+use super::file::Uverbs;
 use crate::commands::{CREATE_CQ, CREATE_QP, EX};
 use crate::device::Device;
 use crate::objects::{ObjectKind, access};

@@ -5,8 +5,10 @@
 use std::io;
 use std::os::fd::RawFd;
 
+use super::attr::{Attr, DRIVER, find, need};
 use super::command::{Command, Reader, Room};
-use super::{Uverbs, devx, dm, flow, import};
+use super::file::Uverbs;
+use super::{devx, dm, flow, import};
 use crate::objects::ObjectKind;
 use crate::{commands, gids, mem, sys};
 
@@ -23,8 +25,6 @@ const OBJECT_MR: u16 = 7;
 const OBJECT_FLOW: u16 = 9;
 const OBJECT_DM: u16 = 14;
 const OBJECT_ASYNC_EVENT: u16 = 16;
-/// Namespace of the driver's objects, methods and attributes.
-pub(super) const DRIVER: u16 = 1 << 12;
 /// `MLX5_IB_OBJECT_UAR`.
 const OBJECT_UAR: u16 = DRIVER + 8;
 const UAR_ALLOC: u16 = DRIVER;
@@ -52,67 +52,6 @@ const RDMA_DRIVER_MLX5: u32 = 1;
 const HEADER: usize = 24;
 const ATTR: usize = 16;
 const F_MANDATORY: u16 = 1;
-const F_VALID_OUTPUT: u16 = 2;
-
-/// One attribute of a call.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Attr {
-    id: u16,
-    len: u16,
-    flags: u16,
-    pub(super) data: u64,
-    /// Where the attribute itself lies, to answer into it.
-    address: u64,
-}
-
-impl Attr {
-    /// Input bytes: inline when they fit.
-    pub(super) fn input(&self) -> io::Result<Vec<u8>> {
-        let len = usize::from(self.len);
-        if len <= 8 {
-            return Ok(self.data.to_ne_bytes()[..len].to_vec());
-        }
-        let mut bytes = vec![0; len];
-        mem::copy_from_user(self.data, &mut bytes)?;
-        Ok(bytes)
-    }
-
-    pub(super) fn id(&self) -> u16 {
-        self.id
-    }
-
-    pub(super) fn room(&self) -> Room {
-        Room { address: self.data, len: usize::from(self.len) }
-    }
-
-    /// Marks a pointer attribute as written.
-    pub(super) fn mark_valid(&self) -> io::Result<()> {
-        mem::copy_to_user(self.address + 4, &(self.flags | F_VALID_OUTPUT).to_ne_bytes())
-    }
-
-    /// Writes an answer into the place the attribute points at.
-    pub(super) fn answer(&self, data: &[u8]) -> io::Result<()> {
-        if usize::from(self.len) < data.len() {
-            return Err(sys::errno(libc::ENOSPC));
-        }
-        mem::copy_to_user(self.data, data)?;
-        self.mark_valid()
-    }
-
-    /// Writes an object handle into the attribute.
-    pub(super) fn answer_handle(&self, handle: u32) -> io::Result<()> {
-        mem::copy_to_user(self.address + 8, &u64::from(handle).to_ne_bytes())
-    }
-}
-
-pub(super) fn find(attrs: &[Attr], id: u16) -> Option<&Attr> {
-    attrs.iter().find(|attr| attr.id == id)
-}
-
-pub(super) fn need(attrs: &[Attr], id: u16) -> io::Result<&Attr> {
-    find(attrs, id).ok_or_else(|| sys::errno(libc::EINVAL))
-}
-
 pub(super) fn ioctl(file: &Uverbs, fd: RawFd, arg: u64) -> io::Result<()> {
     let mut header = [0; HEADER];
     mem::copy_from_user(arg, &mut header)?;

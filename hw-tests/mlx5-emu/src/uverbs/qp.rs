@@ -3,7 +3,7 @@
 use std::io;
 
 use super::command::{Answer, Command, Reader};
-use super::query::{MAX_QP_WR, MAX_SGE};
+use super::limits::{MAX_QP_WR, MAX_SGE};
 use super::srq::uidx;
 use crate::device::Device;
 use crate::mem::Area;

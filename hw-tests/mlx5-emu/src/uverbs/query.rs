@@ -3,26 +3,13 @@
 use std::io;
 
 use super::command::{Answer, Command};
-use super::dm::MAX_DM_SIZE;
-use super::rss::MAX_LOG_TABLE;
+use super::limits::*;
 use crate::device::Device;
 use crate::objects::rss;
 use crate::objects::{MAX_CQ, MAX_KEYS, MAX_PD, MAX_QP, MAX_SRQ, MAX_TABLES, QpType};
 use crate::wire::groups::MAX_GROUPS;
 use crate::{clock, gids, sys};
 
-/// Longest message.
-pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
-/// Most scatter-gather entries of a send.
-pub(crate) const MAX_SGE: u32 = 30;
-/// Most entries of an SRQ.
-pub(crate) const MAX_SRQ_WR: u32 = 32767;
-/// Most work requests of a queue.
-pub(crate) const MAX_QP_WR: u32 = 32768;
-/// Most CQEs of a queue.
-pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
-/// Formats of compressed CQEs: hash, checksum, checksum and stride index.
-pub(super) const MINI_CQE_FORMATS: u32 = 1 | 2 | 4;
 /// Most CQEs in a compressed one.
 const MAX_COMPRESSED_CQES: u32 = 64;
 

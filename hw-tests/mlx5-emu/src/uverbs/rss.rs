@@ -7,7 +7,7 @@
 use std::io;
 
 use super::command::{Answer, Command};
-use super::query::MAX_QP_WR;
+use super::limits::{MAX_LOG_TABLE, MAX_QP_WR};
 use crate::device::Device;
 use crate::mem::Area;
 use crate::objects::rss::{KEY, Spread, TOEPLITZ, covers};
@@ -21,9 +21,6 @@ mod state {
     pub(super) const READY: u32 = 1;
     pub(super) const ERROR: u32 = 2;
 }
-
-/// Log2 of the longest table.
-pub(super) const MAX_LOG_TABLE: u32 = 11;
 
 fn invalid() -> io::Error {
     sys::errno(libc::EINVAL)

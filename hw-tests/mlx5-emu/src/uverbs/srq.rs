@@ -3,7 +3,7 @@
 use std::io;
 
 use super::command::{Answer, Command, Reader};
-use super::query::MAX_SRQ_WR;
+use super::limits::MAX_SRQ_WR;
 use crate::device::Device;
 use crate::mem::Area;
 use crate::objects::{FREE, ObjectKind, Srq, event};
