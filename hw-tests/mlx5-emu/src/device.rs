@@ -5,6 +5,9 @@
 //! accessed only while the lock is held.
 
 mod channels;
+mod observer;
+
+pub(crate) use observer::{Observer, observe, tell};
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;

@@ -14,9 +14,9 @@ use libc::{c_int, c_void};
 
 use crate::complaints::{Kind, complain};
 use crate::config::{Mode, mode};
-use crate::device;
+use crate::device::{self, Observer};
 use crate::patience::{polled_in_vain, polled_well};
-use crate::{mem, polls, trust};
+use crate::{helper, mem, polls, trust};
 
 /// Offsets in the public structures of libibverbs, 64-bit.
 mod offset {
@@ -219,7 +219,7 @@ fn hooked() -> bool {
 }
 
 /// A CQ is being created; called with the device locked.
-pub(crate) fn cq_created(fd: i32, index: usize, object: u64) {
+fn cq_created(fd: i32, index: usize, object: u64) {
     if !hooked() {
         return;
     }
@@ -241,7 +241,7 @@ pub(crate) fn cq_created(fd: i32, index: usize, object: u64) {
 /// Hooks the extended entries of a QP at its creation and at its transition to INIT. The second
 /// call is needed because libmlx5 fills in these entries after the create command. The caller holds
 /// the device lock.
-pub(crate) fn qp_usable(fd: i32, index: usize, object: u64) {
+fn qp_usable(fd: i32, index: usize, object: u64) {
     if !hooked() {
         return;
     }
@@ -278,22 +278,41 @@ fn is_function(word: usize) -> bool {
     word > 4096 && read_word(word as u64).is_some()
 }
 
-/// Removes the hooks of a destroyed CQ. Called with the device locked.
-pub(crate) fn cq_destroyed(object: u64) {
-    START_POLL.remove(object as usize);
-}
-
-/// Removes the hooks of a destroyed QP. Called with the device locked.
-pub(crate) fn qp_destroyed(object: u64) {
-    WR_COMPLETE.remove(object as usize);
-}
-
 /// Removes the hooks of a closed context. Called with the device locked.
-pub(crate) fn context_closed(index: usize) {
+fn context_closed(index: usize) {
     for slot in &CONTEXTS {
         if slot.context.load(Ordering::Relaxed) != 0 && slot.index.load(Ordering::Relaxed) == index {
             slot.context.store(0, Ordering::Release);
         }
+    }
+}
+
+/// Hooks what the commands create, and has the helper thread run.
+pub(crate) struct Hooks;
+
+impl Observer for Hooks {
+    fn opened(&self) {
+        helper::ensure();
+    }
+
+    fn cq_created(&self, fd: i32, context: usize, object: u64) {
+        cq_created(fd, context, object);
+    }
+
+    fn cq_destroyed(&self, object: u64) {
+        START_POLL.remove(object as usize);
+    }
+
+    fn qp_usable(&self, fd: i32, context: usize, object: u64) {
+        qp_usable(fd, context, object);
+    }
+
+    fn qp_destroyed(&self, object: u64) {
+        WR_COMPLETE.remove(object as usize);
+    }
+
+    fn context_closed(&self, context: usize) {
+        context_closed(context);
     }
 }
 

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Once;
 
+use crate::hooks::Hooks;
 use crate::{complaints, config, device, devices, fork, sys, sysfs};
 
 static ONCE: Once = Once::new();
@@ -24,6 +25,7 @@ pub fn init() {
 
 fn plug() -> std::io::Result<()> {
     fork::start();
+    device::observe(&Hooks);
     let path = sysfs::create()?;
     let path = CString::new(path.as_os_str().as_bytes())?;
     sys::setenv(c"SYSFS_PATH", &path);

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::command::{Answer, Command};
-use crate::device::Device;
+use crate::device::{Device, tell};
 use crate::objects::{Ah, FIRST_DYNAMIC_UAR, ObjectKind, Pd, UAR_AREA, UarPage, Xrcd};
 use crate::{config, gids, mem, sys};
 
@@ -173,7 +173,7 @@ impl Device {
                 }
             }
         }
-        crate::hooks::context_closed(context);
+        tell(|observer| observer.context_closed(context));
         if let Some(state) = self.card.contexts.remove(context) {
             self.uars_changed();
             crate::mem::unmap(state.uar);

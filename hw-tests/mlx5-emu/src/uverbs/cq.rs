@@ -4,11 +4,11 @@ use std::io;
 
 use super::command::{Answer, Command};
 use super::limits::{MAX_CQE, MINI_CQE_FORMATS};
-use crate::device::Device;
+use crate::device::{Device, tell};
 use crate::mem::Area;
 use crate::objects::{Armed, Cq, ObjectKind, Stamps, event};
 use crate::pin::Pin;
-use crate::{hooks, sys};
+use crate::sys;
 
 impl Device {
     pub(super) fn cmd_create_cq(
@@ -107,7 +107,7 @@ impl Device {
         if let Some(channel) = channel {
             self.card.hold_channel(channel);
         }
-        hooks::cq_created(command.fd, context, user_handle);
+        tell(|observer| observer.cq_created(command.fd, context, user_handle));
         let mut out = Answer::default();
         out.u32(handle).u32(count - 1);
         if extended {
@@ -178,7 +178,7 @@ impl Device {
         let Some(cq) = self.card.cqs.get(index) else { return (0, 0) };
         let (user_handle, context, channel) = (cq.user_handle, cq.context, cq.channel);
         let (mut comp, mut asynchronous) = (cq.comp_events, cq.async_events);
-        hooks::cq_destroyed(user_handle);
+        tell(|observer| observer.cq_destroyed(user_handle));
         if let Some(channel) = channel {
             if comp > 0 {
                 comp -= self.card.take_back(channel, |packet| packet == user_handle.to_ne_bytes());

@@ -53,7 +53,7 @@ pub(crate) fn open() -> io::Result<RawFd> {
     let context = device.new_context(memory.as_raw_fd())?;
     let generation = AtomicU32::new(crate::device::generation());
     drop(device);
-    crate::helper::ensure();
+    crate::device::tell(|observer| observer.opened());
     vfile::open(program, Arc::new(Uverbs { context: AtomicUsize::new(context), generation }))
 }
 

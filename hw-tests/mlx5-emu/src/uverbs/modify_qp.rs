@@ -5,9 +5,9 @@ use std::io;
 use super::command::{Answer, Command, Reader};
 use super::context::gid_valid;
 use super::qp::invalid;
-use crate::device::Device;
+use crate::device::{Device, tell};
 use crate::objects::{Blocked, ObjectKind, QpAttr, QpState, QpType, is_ok, mask};
-use crate::{hooks, sys};
+use crate::sys;
 
 impl Device {
     pub(super) fn cmd_modify_qp_ex(&mut self, context: usize, command: &Command) -> io::Result<()> {
@@ -66,7 +66,8 @@ impl Device {
         }
         self.set_qp_attributes(index, request, attributes)?;
         if to == QpState::Init {
-            hooks::qp_usable(command.fd, context, self.card.qps[index].user_handle);
+            let object = self.card.qps[index].user_handle;
+            tell(|observer| observer.qp_usable(command.fd, context, object));
         }
         self.move_qp(index, from, to, attributes & mask::EN_SQD_ASYNC_NOTIFY != 0 && request.u8(100) != 0);
         Ok(())

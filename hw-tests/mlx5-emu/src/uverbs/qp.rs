@@ -5,11 +5,11 @@ use std::io;
 use super::command::{Answer, Command, Reader};
 use super::limits::{MAX_QP_WR, MAX_SGE};
 use super::srq::uidx;
-use crate::device::Device;
+use crate::device::{Device, tell};
 use crate::mem::Area;
 use crate::objects::{ObjectKind, Qp, QpCap, QpType, event, fold_key};
 use crate::pin::Pin;
-use crate::{hooks, sys};
+use crate::sys;
 
 mod flag {
     pub(super) const SCATTER_CQE: u32 = 1 << 1;
@@ -198,7 +198,7 @@ impl Device {
             pages.uar_pages[slot].qps.push(index);
         }
         let handle = self.add_handle(context, ObjectKind::Qp, index);
-        hooks::qp_usable(command.fd, context, user_handle);
+        tell(|observer| observer.qp_usable(command.fd, context, user_handle));
         let mut out = Answer::default();
         // A DC target learns its number when it is ready to receive.
         out.u32(handle)
@@ -389,7 +389,7 @@ impl Device {
         if qp.opens > 0 {
             return 0;
         }
-        hooks::qp_destroyed(qp.user_handle);
+        tell(|observer| observer.qp_destroyed(qp.user_handle));
         if qp.kind == QpType::RawPacket {
             self.remove_flows_to(index);
         }
