@@ -1,10 +1,10 @@
 //! Control of the device by a test.
 
-use crate::config::{self, Mode, mode};
 use crate::device;
-use crate::helper;
+use crate::host::config::{self, Mode, mode};
 use crate::objects::faults::Rule;
 use crate::objects::{QpState, event};
+use crate::program::helper;
 
 /// Does all pending work: doorbells, send queues, expired timers, frames from other processes,
 /// waiting events.
@@ -35,8 +35,9 @@ pub fn no_faults() {
     device::lock().card.faults.clear();
 }
 
-/// Makes receive completions that [`Fault::LateReceive`](crate::objects::faults::Fault::LateReceive) holds
-/// back visible, and delivers the events that wait for them.
+/// Makes receive completions that
+/// [`Fault::LateReceive`](crate::objects::faults::Fault::LateReceive) holds back visible, and
+/// delivers the events that wait for them.
 pub fn release_late() {
     device::lock().card.release_late();
 }
@@ -62,7 +63,7 @@ pub fn fatal_error() {
 /// Takes the device away: a fatal event, and it is not found any more.
 pub fn remove_device() {
     fatal_error();
-    crate::devices::set_present(false);
+    crate::host::devices::set_present(false);
 }
 
 /// The device's state of a QP of this process.

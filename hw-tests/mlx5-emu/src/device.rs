@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::engine::Card;
+use crate::host::slab::Slab;
+use crate::host::{sys, wake};
 use crate::objects::{Ah, Dm, MAX_PD, Matcher, Pd, Xrcd};
-use crate::slab::Slab;
-use crate::{sys, wake};
 
 /// A bit of every key's number, beyond the index: the small numbers are reserved.
 const KEY_BIT: u32 = 1 << 22;
@@ -43,7 +43,7 @@ pub(crate) struct Device {
 
 impl Device {
     fn new() -> Self {
-        let keys = crate::config::key_seed().unwrap_or_else(sys::random);
+        let keys = crate::host::config::key_seed().unwrap_or_else(sys::random);
         Self {
             card: Card::new(KEY_BIT | keys as u32 & (KEY_BIT - 1)),
             pds: Slab::new(MAX_PD),
@@ -101,7 +101,7 @@ pub(crate) fn mutex() -> &'static Mutex<Device> {
         return unsafe { &*known };
     }
     // Here rather than in the program's first registration.
-    crate::mem::can_populate();
+    crate::host::mem::can_populate();
     let fresh = Box::into_raw(Box::new(Mutex::new(Device::new())));
     match DEVICE.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: just leaked, never freed.
@@ -135,7 +135,7 @@ pub(crate) fn try_lock() -> Option<MutexGuard<'static, Device>> {
 pub(crate) fn forget_in_child() {
     DEVICE.store(std::ptr::null_mut(), Ordering::Release);
     GENERATION.fetch_add(1, Ordering::AcqRel);
-    crate::pin::forget_in_child();
+    crate::host::pin::forget_in_child();
 }
 
 /// True once the device was made.

@@ -7,7 +7,10 @@
 use std::any::Any;
 use std::cell::UnsafeCell;
 
-use crate::{complaints, pin, sysfs, ucma, ucx, vfile};
+use crate::host::{complaints, pin, vfile};
+use crate::interpose::sysfs;
+use crate::program::ucx;
+use crate::ucma;
 
 /// The locks that a thread holds while it forks, innermost first.
 struct Held(UnsafeCell<Vec<Box<dyn Any>>>);
@@ -61,7 +64,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use std::sync::mpsc;
 
-    use crate::threads::tests::is_asleep;
+    use crate::host::threads::tests::is_asleep;
 
     static FORKER: AtomicU32 = AtomicU32::new(0);
     static FORKED: AtomicBool = AtomicBool::new(false);
@@ -124,7 +127,7 @@ mod tests {
                     if forker != 0 && is_asleep(forker) {
                         break;
                     }
-                    crate::sys::yield_now();
+                    crate::host::sys::yield_now();
                 }
                 drop(lock);
             });

@@ -7,54 +7,44 @@
 //!
 //! The device is a model for testing drivers and for first steps. It does not model the speed of a
 //! network card.
+//!
+//! Each layer uses those below it:
+//!
+//! | layer | what it is |
+//! |---|---|
+//! | `start`, `fork`, `control`, `orders` | plugging the device in, forks, control by tests |
+//! | `interpose` | functions of the C library for the device's files: device nodes, sysfs |
+//! | `program` | who runs the engine: hooks on libmlx5, threads that sleep, the helper thread |
+//! | `uverbs`, `ucma` | commands: of verbs, of the connection manager |
+//! | `device` | the card and the tables of the commands, under one lock |
+//! | `engine` | the work of the hardware on the card ([`engine::Card`]): doorbells, WQEs, CQEs, timers |
+//! | `wire` | requests and answers, and their ways between processes |
+//! | `objects` | QPs, CQs, SRQs, keys, contexts, faults: values |
+//! | `host` | the machine: system calls, memory, threads, settings |
 
-mod answer;
-mod clock;
-mod commands;
-mod complaints;
-mod config;
 mod control;
-pub mod dat;
 mod device;
-pub mod devices;
 mod engine;
 mod fork;
-pub mod gids;
-mod helper;
-mod hooks;
-mod ifaddrs;
+mod host;
 pub mod interpose;
-pub mod mem;
-mod nodes;
 mod objects;
 mod orders;
-pub mod paths;
-mod patience;
-mod pin;
-mod polls;
-mod slab;
+pub mod program;
 mod start;
-pub mod sys;
-mod sysfs;
-mod threads;
-mod trust;
-pub mod ucma;
-pub mod ucx;
+mod ucma;
 mod uverbs;
-pub mod vfile;
-pub mod waits;
-mod wake;
-mod watch;
 mod wire;
 
-pub use clock::advance as advance_clock;
-pub use complaints::{Complaint, Kind as ComplaintKind, complaint_count, complaints, take_complaints};
-pub use config::{Mode, mode, set_cqe_version};
 pub use control::{
     QpInfo, fatal_error, inject, no_faults, qp_info, release_late, remove_device, set_mode, set_port, step,
 };
-pub use mem::set_checked as set_checked_memory;
+pub use host::clock::advance as advance_clock;
+pub use host::complaints::{Complaint, Kind as ComplaintKind, complaint_count, complaints, take_complaints};
+pub use host::config::{Mode, mode, set_cqe_version};
+pub use host::gids;
+pub use host::mem::set_checked as set_checked_memory;
+pub use host::pin::set_memlock;
 pub use objects::QpState;
 pub use objects::faults::{Fault, Rule};
-pub use pin::set_memlock;
 pub use start::init;

@@ -1,6 +1,7 @@
 //! The objects of commands, as values: what the engine works on and the commands make.
 
 mod channel;
+pub(crate) mod commands;
 mod context;
 mod cq;
 mod domain;

@@ -4,15 +4,15 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::complaints;
 use crate::control;
 use crate::device::{self};
+use crate::host::complaints;
 use crate::objects::ObjectKind;
 use crate::objects::faults;
 
 /// Carries out an order or returns a count. Orders: `port up`, `port down`, `fatal`, `remove`, `srq
-/// error` and `cq error` (all that are in use break), `reuse qpn` (the next QP gets the number of the
-/// one that was destroyed last), `no faults`, `release` (the held-back completions of the fault
+/// error` and `cq error` (all that are in use break), `reuse qpn` (the next QP gets the number of
+/// the one that was destroyed last), `no faults`, `release` (the held-back completions of the fault
 /// `late`), `step` (as [`control::step`]), `ready` (waits until the device's thread has its
 /// descriptors), `fault RULES` (in the form of `MLX5_EMU_FAULTS`), and `count
 /// pd|mr|cq|qp|srq|ah|uar|complaint`. Returns the count for `count`, 0 for the other orders, and -1
@@ -39,7 +39,7 @@ fn obey(order: &str) -> Option<i64> {
         "no faults" => control::no_faults(),
         "release" => control::release_late(),
         "step" => control::step(),
-        "ready" => crate::helper::wait_until_ready(),
+        "ready" => crate::program::helper::wait_until_ready(),
         _ => {
             return match order.split_once(' ')? {
                 ("count", kind) => count(kind),

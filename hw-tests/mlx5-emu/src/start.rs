@@ -5,8 +5,10 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Once;
 
-use crate::hooks::Hooks;
-use crate::{complaints, config, device, devices, fork, sys, sysfs};
+use crate::host::{complaints, config, devices, sys};
+use crate::interpose::sysfs;
+use crate::program::hooks::Hooks;
+use crate::{device, fork};
 
 static ONCE: Once = Once::new();
 
@@ -18,7 +20,7 @@ static ONCE: Once = Once::new();
 pub fn init() {
     ONCE.call_once(|| {
         if let Err(error) = plug() {
-            crate::sys::say!("mlx5-emu: cannot plug in the software device: {error}");
+            crate::host::sys::say!("mlx5-emu: cannot plug in the software device: {error}");
         }
     });
 }
@@ -49,7 +51,7 @@ extern "C" fn unplug() {
     });
     let count = complaints::complaint_count();
     if config::preloaded() && count > 0 {
-        crate::sys::say!("mlx5-emu: {count} complaints: real hardware would not accept these actions");
+        crate::host::sys::say!("mlx5-emu: {count} complaints: real hardware would not accept these actions");
         if config::strict() {
             // SAFETY: ends the process at once. Handlers that were registered earlier are skipped
             // on purpose; handlers that were registered later have already run. Buffered output is

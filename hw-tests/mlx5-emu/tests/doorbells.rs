@@ -202,8 +202,8 @@ fn the_receive_counter_runs_past_the_end_of_the_ring() {
     }
 }
 
-/// A CQ is armed for any completion, and then for solicited ones. The device takes the first arm word
-/// when the second one is in the record and not yet in the register.
+/// A CQ is armed for any completion, and then for solicited ones. The device takes the first arm
+/// word when the second one is in the record and not yet in the register.
 #[test]
 fn a_cq_is_armed_again_while_the_device_looks() {
     let mut rig = Rig::new();

@@ -238,7 +238,8 @@ fn other_process() {
     mlx5_emu::set_mode(mlx5_emu::Mode::Stepped);
 }
 
-/// Two processes with several requests under way: refusals, lost answers, local errors, few retries.
+/// Two processes with several requests under way: refusals, lost answers, local errors, few
+/// retries.
 #[test]
 fn every_request_to_another_process_completes_exactly_once() {
     if std::env::var_os("OTHER").is_some() {

@@ -246,7 +246,8 @@ fn a_reader_that_looks_late_gets_everything_in_order() {
     other.ends_well();
 }
 
-/// Two processes that poll on one processor can only take turns. Other programs may disturb a batch.
+/// Two processes that poll on one processor can only take turns. Other programs may disturb a
+/// batch.
 #[test]
 fn peers_on_one_processor_soon_let_each_other_run() {
     stay_on_one_processor();
@@ -305,8 +306,8 @@ fn a_peer_that_is_killed_fails_what_waits_for_it() {
     assert!(done[1..].iter().all(|wc| wc.status == FLUSHED), "the rest is flushed");
 }
 
-/// The sockets are looked at once in 64 steps. In one of the rounds that look is the first after the
-/// end, and must not come before the answer is read.
+/// The sockets are looked at once in 64 steps. In one of the rounds that look is the first after
+/// the end, and must not come before the answer is read.
 #[test]
 fn what_a_process_answers_before_it_ends_counts() {
     for steps in 0..64 {

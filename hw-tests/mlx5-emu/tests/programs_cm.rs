@@ -382,8 +382,8 @@ fn run(pair: &Pair) -> Result<Completion, Failed> {
     };
     let mut done = run_once(pair, pair.server, &client)?;
     // The TCP port of the side channel is fixed, and any process on this machine may hold it.
-    // dtestx's server also sends its client the address before it listens there: on one processor, at
-    // a lower priority, the client does not come before.
+    // dtestx's server also sends its client the address before it listens there: on one processor,
+    // at a lower priority, the client does not come before.
     let one = format!("taskset -c {}", a_processor()?);
     let (server, client) = (format!("{one} {}", pair.server), format!("{one} nice -n 10 {client}"));
     for _ in 0..10 {

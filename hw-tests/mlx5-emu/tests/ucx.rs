@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::process::Command;
 use std::ptr::null_mut;
 
-use mlx5_emu::ucx::{uct_worker_create, uct_worker_destroy};
+use mlx5_emu::program::ucx::{uct_worker_create, uct_worker_destroy};
 
 /// The loaded library.
 struct Libuct(*mut c_void);

@@ -7,9 +7,9 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::Arc;
 
 use super::{Device, lock};
+use crate::host::sys;
+use crate::host::vfile::{self, VirtualFile};
 use crate::objects::Channel;
-use crate::sys;
-use crate::vfile::{self, VirtualFile};
 
 /// The registry's side of a channel: learns when the program closes it.
 struct ChannelFile {

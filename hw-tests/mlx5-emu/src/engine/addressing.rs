@@ -2,8 +2,8 @@
 
 use super::card::Card;
 use super::swqe::SendWqe;
-use crate::complaints::{Kind, complain};
-use crate::gids;
+use crate::host::complaints::{Kind, complain};
+use crate::host::gids;
 use crate::objects::{QpType, fold_key};
 use crate::wire::{Datagram, Op, Request};
 

@@ -12,7 +12,7 @@
 
 use super::card::Card;
 use super::swqe::SendWqe;
-use crate::complaints::{Kind, complain};
+use crate::host::complaints::{Kind, complain};
 use crate::objects::LastCopy;
 
 /// 64-bit words in a half of a register.

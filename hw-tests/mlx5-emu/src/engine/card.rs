@@ -3,12 +3,12 @@
 
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
+use crate::host::slab::Slab;
 use crate::objects::faults::Faults;
 use crate::objects::{
     Channel, Context, Cq, Flow, IndirectionTable, Layout, MAX_CQ, MAX_KEYS, MAX_QP, MAX_SRQ, MAX_TABLES,
     Mkey, Qp, Seg, Srq, Timer,
 };
-use crate::slab::Slab;
 use crate::wire::Net;
 use crate::wire::groups::Groups;
 
@@ -18,7 +18,8 @@ pub(crate) struct Card {
     pub(crate) keys: Slab<Mkey>,
     /// Memory behind indirect keys, by index of the key.
     pub(crate) layouts: HashMap<usize, Layout>,
-    /// The number of a key is its index with these bits changed, so that no other process can guess it.
+    /// The number of a key is its index with these bits changed, so that no other process can guess
+    /// it.
     pub(crate) key_mask: u32,
     pub(crate) cqs: Slab<Cq>,
     pub(crate) srqs: Slab<Srq>,

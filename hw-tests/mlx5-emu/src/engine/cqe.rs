@@ -3,11 +3,11 @@
 use std::io;
 
 use super::card::Card;
-use crate::clock;
-use crate::complaints::{Kind, complain};
-use crate::mem::Area;
+use crate::host::clock;
+use crate::host::complaints::{Kind, complain};
+use crate::host::mem::Area;
+use crate::host::sys;
 use crate::objects::{Armed, QpState, Stamps, event, syndrome};
-use crate::sys;
 
 /// CQE opcodes (high nibble of byte 63).
 pub(crate) mod opcode {

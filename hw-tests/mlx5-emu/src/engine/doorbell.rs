@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use super::blueflame::{Look, WORDS};
 use super::card::Card;
 use super::swqe::SendWqe;
-use crate::complaints::{Kind, complain};
-use crate::mem::Area;
+use crate::host::complaints::{Kind, complain};
+use crate::host::mem::Area;
 
 /// Doorbell registers of a UAR page: two of 512 bytes, each with two halves used in turn.
 const REGISTERS: [usize; 4] = [0x800, 0x900, 0xa00, 0xb00];
@@ -221,7 +221,7 @@ fn written_soon(uar: Area, register: usize) -> bool {
         if start.elapsed() > LOST_PROCESSOR {
             return false;
         }
-        crate::sys::yield_now();
+        crate::host::sys::yield_now();
     }
     true
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd as _;
 
 use super::card::Card;
-use crate::sys;
+use crate::host::sys;
 
 impl Card {
     pub(crate) fn hold_channel(&mut self, id: usize) {

@@ -5,8 +5,8 @@ use std::io;
 
 use super::card::Card;
 use super::requester::{Outcome, done};
+use crate::host::sys;
 use crate::objects::{Blocked, QpType, Seg};
-use crate::sys;
 use crate::wire::groups::{GROUP_QPN, Gid, is_multicast, processes};
 use crate::wire::{Payload, Reply, Request};
 

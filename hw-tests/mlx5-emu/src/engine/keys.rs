@@ -1,8 +1,8 @@
 //! Keys: finding them, and translating addresses in their memory.
 
 use super::card::Card;
-use crate::complaints::{Kind, complain};
-use crate::mem;
+use crate::host::complaints::{Kind, complain};
+use crate::host::mem;
 use crate::objects::syndrome::Protection;
 use crate::objects::{KeyKind, Seg, access};
 

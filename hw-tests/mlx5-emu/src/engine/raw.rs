@@ -5,7 +5,7 @@ use super::card::Card;
 use super::cqe::{Cqe, opcode};
 use super::requester::{Outcome, done};
 use super::swqe::{GatherError, SendWqe, opcode as send_opcode};
-use crate::complaints::{Kind, complain};
+use crate::host::complaints::{Kind, complain};
 use crate::objects::{FIELDS, Flow, field, syndrome};
 use crate::wire::Payload;
 

@@ -4,7 +4,7 @@ use super::card::Card;
 use super::cqe::{Cqe, opcode};
 use super::datagram::{datagram_flags, deliver_datagram};
 use super::rwqe::RecvError;
-use crate::mem;
+use crate::host::mem;
 use crate::objects::{KeyKind, Mkey, QpState, QpType, Seg, access, event, syndrome};
 use crate::wire::{Op, Payload, Reply, Request};
 

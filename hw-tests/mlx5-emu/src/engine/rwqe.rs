@@ -5,8 +5,8 @@
 //! link when the record covers the WQE, and compares the link when it uses the WQE.
 
 use super::card::Card;
-use crate::complaints::{Kind, complain};
-use crate::mem::Area;
+use crate::host::complaints::{Kind, complain};
+use crate::host::mem::Area;
 use crate::objects::{
     FREE, Seg, access, event,
     syndrome::{self, Protection},

@@ -1,8 +1,8 @@
 //! Reading send WQEs: segments of 16 bytes in a ring of 64-byte basic blocks, at literal offsets.
 
 use super::card::Card;
-use crate::complaints::{Kind, complain};
-use crate::mem::Area;
+use crate::host::complaints::{Kind, complain};
+use crate::host::mem::Area;
 use crate::objects::syndrome::Protection;
 use crate::objects::{Seg, access};
 

@@ -1,7 +1,7 @@
 //! Timers of send queues: receiver-not-ready waits and transport retries.
 
 use super::card::Card;
-use crate::clock;
+use crate::host::clock;
 use crate::objects::{Blocked, Timer};
 
 /// The receiver-not-ready delays of the InfiniBand specification, by code, in units of 10
@@ -34,7 +34,7 @@ impl Card {
             generation: state.timer_generation,
         };
         self.timers.push(timer);
-        crate::wake::wake();
+        crate::host::wake::wake();
     }
 
     /// Runs the queues whose timers have expired.

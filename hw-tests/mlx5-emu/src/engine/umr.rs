@@ -4,7 +4,7 @@
 use super::card::Card;
 use super::requester::{Outcome, done};
 use super::swqe::SendWqe;
-use crate::complaints::{Kind, complain};
+use crate::host::complaints::{Kind, complain};
 use crate::objects::{KeyKind, Layout, Piece, access, syndrome};
 
 impl Card {

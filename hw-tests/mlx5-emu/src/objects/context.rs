@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::mem::Area;
-use crate::sys::FileId;
+use crate::host::mem::Area;
+use crate::host::sys::FileId;
 
 /// Kinds of objects behind a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ pub(crate) struct Pd {
 #[derive(Debug, Default)]
 pub(crate) struct Xrcd {
     /// Device and inode of the file it was opened with.
-    pub(crate) inode: Option<crate::sys::FileId>,
+    pub(crate) inode: Option<crate::host::sys::FileId>,
     /// Handles open on it.
     pub(crate) opens: u32,
     pub(crate) users: u32,

@@ -20,8 +20,8 @@
 //! | `event=NUMBER` | an event of rdma_cm comes as another: its number times 256, and the other |
 //! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`); names: `commands.rs` |
 
-use crate::commands;
-use crate::mem::Area;
+use crate::host::mem::Area;
+use crate::objects::commands;
 
 /// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub enum Fault {
     Delay(u64),
     /// A request is answered "receiver not ready".
     NotReady,
-    /// The memory of an SRQ's receive is not there (on-demand paging): the receive completes with an
-    /// error that breaks no QP, and the request is answered "receiver not ready".
+    /// The memory of an SRQ's receive is not there (on-demand paging): the receive completes with
+    /// an error that breaks no QP, and the request is answered "receiver not ready".
     Abort,
     /// A request completes with this syndrome.
     Error(u8),
@@ -206,7 +206,7 @@ impl Faults {
         for part in text.split(';').filter(|part| !part.trim().is_empty()) {
             match parse(part) {
                 Ok(rule) => faults.add(rule),
-                Err(error) => crate::sys::say!("mlx5-emu: MLX5_EMU_FAULTS: {error}; rule ignored"),
+                Err(error) => crate::host::sys::say!("mlx5-emu: MLX5_EMU_FAULTS: {error}; rule ignored"),
             }
         }
         faults

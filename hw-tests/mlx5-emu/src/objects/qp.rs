@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use super::qp_state::{QpState, QpType};
 use super::rss::Spread;
-use crate::mem::Area;
-use crate::pin::Pin;
+use crate::host::mem::Area;
+use crate::host::pin::Pin;
 
 /// Attributes of a QP, as MODIFY_QP set them.
 #[derive(Clone, Debug, Default)]

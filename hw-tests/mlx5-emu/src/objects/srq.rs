@@ -1,7 +1,7 @@
 //! Shared receive queues.
 
-use crate::mem::Area;
-use crate::pin::Pin;
+use crate::host::mem::Area;
+use crate::host::pin::Pin;
 
 #[derive(Debug)]
 pub(crate) struct Srq {

@@ -347,8 +347,6 @@ impl Cm {
             return Err(libc::EINVAL);
         }
         id.peer = Peer::Established;
-        let notice = super::state::Notice::Connected { local_qpn: id.qpn, remote_qpn: id.remote_qpn };
-        self.notices.push(notice);
         self.tell(cx, ctx, Message::Rtu);
         Ok(())
     }

@@ -9,13 +9,13 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::links::{Arrival, Links, WAKE};
 use super::sock;
-use super::state::{Cm, Cx, Device, FileId, Notice, Timing};
-use crate::threads;
+use super::state::{Cm, Cx, Device, FileId, Timing};
+use crate::host::threads;
 
 /// Time an unanswered message may take, in milliseconds, from the environment.
 const TIMEOUT_VARIABLE: &str = "MLX5_EMU_CM_TIMEOUT_MS";
@@ -27,7 +27,7 @@ const PATH_RATE: u8 = 16;
 
 /// Index in the port's table of the GID; 127.0.0.1's for the other addresses of that network.
 fn gid_index(gid: &[u8; 16]) -> u8 {
-    let found = crate::gids::index_of(IpAddr::from(*gid));
+    let found = crate::host::gids::index_of(IpAddr::from(*gid));
     found.and_then(|index| u8::try_from(index).ok()).unwrap_or(0)
 }
 
@@ -51,21 +51,9 @@ struct Engine {
 /// `None` until the first open, and again in a child process.
 static ENGINE: Mutex<Option<Engine>> = Mutex::new(None);
 static NEXT_FILE: AtomicU64 = AtomicU64::new(1);
-static HOOK: OnceLock<fn(Notice)> = OnceLock::new();
 
 fn lock() -> MutexGuard<'static, Option<Engine>> {
     ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Calls `hook` for connections made and peers lost. Only the first call has an effect.
-pub fn set_hook(hook: fn(Notice)) {
-    let _ = HOOK.set(hook);
-}
-
-fn tell(notices: Vec<Notice>) {
-    if let Some(hook) = HOOK.get() {
-        notices.into_iter().for_each(hook);
-    }
 }
 
 fn timing() -> Timing {
@@ -79,11 +67,11 @@ fn timing() -> Timing {
 
 impl Engine {
     fn new() -> io::Result<Self> {
-        let links = Links::new(crate::config::session())?;
-        let wake = crate::sys::eventfd(libc::EFD_NONBLOCK)?;
+        let links = Links::new(crate::host::config::session())?;
+        let wake = crate::host::sys::eventfd(libc::EFD_NONBLOCK)?;
         links.poll().add(wake.as_raw_fd(), WAKE)?;
         let device = Device {
-            node_guid: crate::gids::NODE_GUID,
+            node_guid: crate::host::gids::NODE_GUID,
             port: 1,
             mtu: PATH_MTU,
             rate: PATH_RATE,
@@ -110,7 +98,7 @@ impl Engine {
     /// Makes every descriptor readable or not readable according to its queue, and wakes the thread
     /// if the next deadline is earlier than its planned wake-up. `known` gives the caller's
     /// descriptor numbers: only a descriptor in `known` can be made unreadable.
-    fn settle(&mut self, known: &[(FileId, RawFd)]) -> Vec<Notice> {
+    fn settle(&mut self, known: &[(FileId, RawFd)]) {
         for (file, bell) in &mut self.bells {
             let pending = self.cm.pending(*file) > 0;
             if pending && !bell.rung {
@@ -129,7 +117,6 @@ impl Engine {
             self.sleeping = None;
             sock::ring(&self.wake);
         }
-        std::mem::take(&mut self.cm.notices)
     }
 
     /// Milliseconds the thread may sleep, rounded up.
@@ -150,11 +137,9 @@ impl Engine {
 /// EBADF when there is no manager: the file was opened by a parent process.
 pub(super) fn with<R>(known: &[(FileId, RawFd)], f: impl FnOnce(&mut Cm, &mut Cx<'_>) -> R) -> io::Result<R> {
     let mut guard = lock();
-    let engine = guard.as_mut().ok_or_else(|| crate::sys::errno(libc::EBADF))?;
+    let engine = guard.as_mut().ok_or_else(|| crate::host::sys::errno(libc::EBADF))?;
     let result = engine.run(f);
-    let notices = engine.settle(known);
-    drop(guard);
-    tell(notices);
+    engine.settle(known);
     Ok(result)
 }
 
@@ -182,9 +167,7 @@ pub(super) fn close(file: FileId) {
     if let Some(engine) = guard.as_mut() {
         engine.bells.remove(&file);
         engine.run(|cm, cx| cm.close(cx, file));
-        let notices = engine.settle(&[]);
-        drop(guard);
-        tell(notices);
+        engine.settle(&[]);
     }
 }
 
@@ -225,9 +208,7 @@ fn serve(poll: RawFd, ready: threads::Ready) {
             }
             cm.tick(cx);
         });
-        let notices = engine.settle(&[]);
-        drop(guard);
-        tell(notices);
+        engine.settle(&[]);
     }
 }
 
@@ -235,7 +216,7 @@ fn serve(poll: RawFd, ready: threads::Ready) {
 /// read. On a wire no packet overtakes another, so a disconnect must not flush a send whose
 /// acknowledgement has already arrived.
 fn catch_up() {
-    if crate::device::exists() && crate::config::mode() != crate::config::Mode::Manual {
+    if crate::device::exists() && crate::host::config::mode() != crate::host::config::Mode::Manual {
         crate::device::lock().card.step();
     }
 }
@@ -249,8 +230,8 @@ pub(super) fn hold() -> Held {
 }
 
 impl Held {
-    /// Drops the engine in a forked child, which then starts a new one. The child has no thread, and
-    /// its copies of the sockets would hide the parent's death from the peers.
+    /// Drops the engine in a forked child, which then starts a new one. The child has no thread,
+    /// and its copies of the sockets would hide the parent's death from the peers.
     pub(super) fn forget_in_child(&mut self) {
         *self.0 = None;
     }

@@ -132,8 +132,8 @@ impl Links {
     fn listed(&self, name: &Name) -> Vec<Name> {
         let prefix = format!("@{}", self.prefix());
         let list = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-        // An accepted connection appears under the listener's name, but does not occupy the name. The
-        // second socket of a wildcard is of another type.
+        // An accepted connection appears under the listener's name, but does not occupy the name.
+        // The second socket of a wildcard is of another type.
         const SEQPACKET: &str = "0005";
         const CONNECTED: &str = "03";
         list.lines()
@@ -170,7 +170,7 @@ impl Links {
                 return;
             };
             let Ok(socket) = sock::accept(&bound.socket) else { return };
-            if !crate::sys::is_own_peer(socket.as_raw_fd()) {
+            if !crate::host::sys::is_own_peer(socket.as_raw_fd()) {
                 continue;
             }
             let silent = self.silent();
@@ -268,7 +268,7 @@ impl Net for Links {
         }
         // The connect call shows which process listens. If a link to this process exists already,
         // the new socket is not needed.
-        if !crate::sys::is_own_peer(socket.as_raw_fd()) {
+        if !crate::host::sys::is_own_peer(socket.as_raw_fd()) {
             return Err(DialError::Refused);
         }
         let pid = sock::peer_pid(&socket);

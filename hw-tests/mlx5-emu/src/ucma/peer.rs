@@ -7,9 +7,7 @@
 use super::abi::{ConnParam, EventParam, UdParam};
 use super::addr::Addr;
 use super::net::{DialError, LOCAL, LinkId, NO_LINK, Name};
-use super::state::{
-    Cm, CtxId, Cx, Event, EventKind, Listener, Notice, Peer, State, port_space, reject, sidr,
-};
+use super::state::{Cm, CtxId, Cx, Event, EventKind, Listener, Peer, State, port_space, reject, sidr};
 use super::wire::{Message, Packet, Request, Response};
 
 /// Lengths of a message's private data in bytes, as the kernel reports them. They do not depend on
@@ -259,8 +257,6 @@ impl Cm {
             return;
         }
         id.peer = Peer::Established;
-        let notice = Notice::Connected { local_qpn: id.qpn, remote_qpn: id.remote_qpn };
-        self.notices.push(notice);
         self.arm(ctx, None);
         self.post(ctx, EventKind::Established, 0, None);
     }
@@ -361,7 +357,6 @@ impl Cm {
         for ctx in hit {
             let Some(id) = self.ids.get_mut(&ctx) else { continue };
             id.link = NO_LINK;
-            let notice = Notice::PeerGone { local_qpn: id.qpn, remote_qpn: id.remote_qpn };
             match id.peer {
                 Peer::ReqSent { answered: false } => {
                     self.on_rej(ctx, reject::INVALID_SERVICE_ID, Vec::new());
@@ -371,15 +366,12 @@ impl Cm {
                 }
                 Peer::ReqRcvd => self.on_rej(ctx, reject::TIMEOUT, Vec::new()),
                 Peer::RepSent => {
-                    self.notices.push(notice);
                     self.on_rej(ctx, reject::CONSUMER_DEFINED, Vec::new());
                 }
                 Peer::Established => {
-                    self.notices.push(notice);
                     self.on_dreq(cx, ctx);
                 }
                 Peer::DreqSent => {
-                    self.notices.push(notice);
                     self.on_drep(cx, ctx);
                 }
                 Peer::SidrReqSent => self.on_sidr_rep(ctx, sidr::UNSUPPORTED, 0, 0, Vec::new()),

@@ -75,12 +75,12 @@ pub(super) fn accept(fd: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// Process id at the other end; 0 when it is not visible from here.
 pub(super) fn peer_pid(fd: &OwnedFd) -> i32 {
-    crate::sys::peer_of(fd.as_raw_fd()).map_or(0, |peer| peer.pid)
+    crate::host::sys::peer_of(fd.as_raw_fd()).map_or(0, |peer| peer.pid)
 }
 
 /// Sends one packet without blocking; EAGAIN when the other side is slow.
 pub(super) fn send(fd: &OwnedFd, packet: &[u8]) -> io::Result<()> {
-    crate::sys::send_packet(fd.as_raw_fd(), packet)
+    crate::host::sys::send_packet(fd.as_raw_fd(), packet)
 }
 
 /// Receives one packet: 0 bytes when the other side is gone, EAGAIN when there is none.

@@ -230,25 +230,6 @@ pub(crate) struct Event {
     pub(crate) ece: Ece,
 }
 
-/// Notices for a data engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// Two queue pairs belong together now.
-    Connected {
-        /// QPN on this side.
-        local_qpn: u32,
-        /// QPN on the other side.
-        remote_qpn: u32,
-    },
-    /// The process at the other end is gone.
-    PeerGone {
-        /// QPN on this side.
-        local_qpn: u32,
-        /// QPN on the other side.
-        remote_qpn: u32,
-    },
-}
-
 /// A multicast group that an identifier has joined.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -273,7 +254,6 @@ pub(crate) struct Cm {
     pub(crate) listeners: HashMap<Name, CtxId>,
     /// Joined groups by the number that the program sees.
     pub(crate) groups: BTreeMap<u32, Group>,
-    pub(crate) notices: Vec<Notice>,
     timers: BTreeSet<(Duration, u32)>,
     local: VecDeque<Packet>,
     next_comm: u32,
@@ -291,7 +271,6 @@ impl Cm {
             by_comm: HashMap::new(),
             listeners: HashMap::new(),
             groups: BTreeMap::new(),
-            notices: Vec::new(),
             timers: BTreeSet::new(),
             local: VecDeque::new(),
             next_comm: 1,

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::command::Room;
-use crate::{mem, sys};
+use crate::host::{mem, sys};
 
 /// Namespace of the driver's objects, methods and attributes.
 pub(super) const DRIVER: u16 = 1 << 12;

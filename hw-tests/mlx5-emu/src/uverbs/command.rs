@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{mem, sys};
+use crate::host::{mem, sys};
 
 /// Room for an answer in the program's memory.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,7 +71,7 @@ impl Command {
         let header = Reader(buf);
         let number = header.u32(0);
         let (in_words, out_words) = (usize::from(header.u16(4)), usize::from(header.u16(6)));
-        if number & crate::commands::EX != 0 {
+        if number & crate::objects::commands::EX != 0 {
             if buf.len() < 24 {
                 return Err(invalid());
             }
@@ -161,7 +161,7 @@ impl Command {
 
     /// True for commands that only take things away.
     pub(crate) fn destroys(&self) -> bool {
-        use crate::commands::*;
+        use crate::objects::commands::*;
         matches!(
             self.number & !EX,
             DEALLOC_PD
@@ -182,7 +182,7 @@ impl Command {
 /// Sizes of the core input and output of the legacy commands, in bytes. The driver's part starts
 /// behind them.
 fn legacy_sizes(number: u32) -> Option<(usize, usize)> {
-    use crate::commands::*;
+    use crate::objects::commands::*;
     Some(match number {
         GET_CONTEXT => (8, 8),
         QUERY_DEVICE => (8, 176),

@@ -4,8 +4,8 @@ use std::io;
 
 use super::command::{Answer, Command};
 use crate::device::{Device, tell};
+use crate::host::{config, gids, mem, sys};
 use crate::objects::{Ah, FIRST_DYNAMIC_UAR, ObjectKind, Pd, UAR_AREA, UarPage, Xrcd};
-use crate::{config, gids, mem, sys};
 
 impl Device {
     /// GET_CONTEXT: mlx5 answers 72 bytes about its queues and registers.
@@ -34,7 +34,7 @@ impl Device {
         const DYN_UAR: u64 = 2;
         let static_uars = config::static_uars() || lib_caps & DYN_UAR == 0;
 
-        crate::pin::start();
+        crate::host::pin::start();
         let (channel, fd) = self.open_channel()?;
         self.card.hold_channel(channel);
         let state = &mut self.card.contexts[context];
@@ -176,7 +176,7 @@ impl Device {
         tell(|observer| observer.context_closed(context));
         if let Some(state) = self.card.contexts.remove(context) {
             self.uars_changed();
-            crate::mem::unmap(state.uar);
+            crate::host::mem::unmap(state.uar);
             if let Some(channel) = state.async_channel {
                 self.card.put_channel(channel);
             }

@@ -5,10 +5,10 @@ use std::io;
 use super::command::{Answer, Command};
 use super::limits::{MAX_CQE, MINI_CQE_FORMATS};
 use crate::device::{Device, tell};
-use crate::mem::Area;
+use crate::host::mem::Area;
+use crate::host::pin::Pin;
+use crate::host::sys;
 use crate::objects::{Armed, Cq, ObjectKind, Stamps, event};
-use crate::pin::Pin;
-use crate::sys;
 
 impl Device {
     pub(super) fn cmd_create_cq(

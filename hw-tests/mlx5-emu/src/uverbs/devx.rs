@@ -10,8 +10,8 @@ use std::os::fd::RawFd;
 use super::attr::{Attr, DRIVER, need};
 use super::file::Uverbs;
 use crate::device::Device;
+use crate::host::sys;
 use crate::objects::{KeyKind, MAX_QP, Mkey, ObjectKind};
-use crate::sys;
 
 /// Log2 of the size of a block of reserved QP numbers.
 const LOG_RESERVED_QPNS: u8 = 6;

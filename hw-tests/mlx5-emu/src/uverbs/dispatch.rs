@@ -4,11 +4,11 @@ use std::io;
 
 use super::command::Command;
 use crate::device::Device;
-use crate::sys;
+use crate::host::sys;
 
 impl Device {
     pub(super) fn dispatch(&mut self, context: usize, command: &mut Command) -> io::Result<()> {
-        use crate::commands::*;
+        use crate::objects::commands::*;
         if self.card.dead {
             // A removed device answers EIO. Destroy commands still succeed, so that programs can
             // clean up.

@@ -12,8 +12,8 @@ use super::file::Uverbs;
 use super::limits::MAX_DM_SIZE;
 use super::memory::check_access;
 use crate::device::Device;
+use crate::host::sys;
 use crate::objects::{Dm, KeyKind, Mkey, ObjectKind, access};
-use crate::sys;
 
 /// First page of the area in the context's memory: `MLX5_IB_MMAP_DEVICE_MEM` in the command part of
 /// an mmap offset.

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::command::Command;
 use crate::device::Device;
+use crate::host::{mem, sys};
 use crate::objects::{Context, FIRST_DYNAMIC_UAR, UAR_AREA};
-use crate::{mem, sys};
 
 /// One open command descriptor.
 pub(super) struct Uverbs {

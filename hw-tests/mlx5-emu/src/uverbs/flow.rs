@@ -7,8 +7,8 @@ use super::attr::{Attr, DRIVER, find, need};
 use super::command::{Answer, Command};
 use super::file::Uverbs;
 use crate::device::Device;
+use crate::host::sys;
 use crate::objects::{FIELDS, Flow, Matcher, ObjectKind, QpType, field};
-use crate::sys;
 
 /// The default priority of a matcher's rules is behind those of the verbs.
 const MATCHER_PRIORITY: u32 = 1 << 16;

@@ -3,8 +3,8 @@
 use std::io;
 
 use crate::device::Device;
+use crate::host::sys;
 use crate::objects::ObjectKind;
-use crate::sys;
 
 impl Device {
     /// Gives an object a handle in its context.

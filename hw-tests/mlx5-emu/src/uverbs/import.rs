@@ -8,10 +8,10 @@ use std::os::fd::RawFd;
 use super::attr::{Attr, DRIVER, find, need};
 use super::command::{Answer, Command, Reader, Room};
 use super::file::Uverbs;
-use crate::commands::{CREATE_CQ, CREATE_QP, EX};
 use crate::device::Device;
+use crate::host::{clock, mem, sys};
+use crate::objects::commands::{CREATE_CQ, CREATE_QP, EX};
 use crate::objects::{ObjectKind, access};
-use crate::{clock, mem, sys};
 
 /// The page of the device's clock in the context's memory (`MLX5_IB_MMAP_CORE_CLOCK`).
 const CLOCK: usize = (5 << 8) * 4096;

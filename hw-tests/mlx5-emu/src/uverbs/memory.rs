@@ -4,8 +4,8 @@ use std::io;
 
 use super::command::{Answer, Command};
 use crate::device::Device;
+use crate::host::{mem, pin, sys};
 use crate::objects::{KeyKind, Mkey, ObjectKind, access};
-use crate::{mem, pin, sys};
 
 const KNOWN_ACCESS: u32 = access::LOCAL_WRITE
     | access::REMOTE_WRITE

@@ -6,8 +6,8 @@ use super::command::{Answer, Command, Reader};
 use super::context::gid_valid;
 use super::qp::invalid;
 use crate::device::{Device, tell};
+use crate::host::sys;
 use crate::objects::{Blocked, ObjectKind, QpAttr, QpState, QpType, is_ok, mask};
-use crate::sys;
 
 impl Device {
     pub(super) fn cmd_modify_qp_ex(&mut self, context: usize, command: &Command) -> io::Result<()> {

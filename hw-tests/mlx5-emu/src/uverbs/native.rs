@@ -9,8 +9,9 @@ use super::attr::{Attr, DRIVER, find, need};
 use super::command::{Command, Reader, Room};
 use super::file::Uverbs;
 use super::{devx, dm, flow, import};
+use crate::host::{gids, mem, sys};
 use crate::objects::ObjectKind;
-use crate::{commands, gids, mem, sys};
+use crate::objects::commands;
 
 const OBJECT_DEVICE: u16 = 0;
 const METHOD_INVOKE_WRITE: u16 = 0;

@@ -6,10 +6,10 @@ use super::command::{Answer, Command, Reader};
 use super::limits::{MAX_QP_WR, MAX_SGE};
 use super::srq::uidx;
 use crate::device::{Device, tell};
-use crate::mem::Area;
+use crate::host::mem::Area;
+use crate::host::pin::Pin;
+use crate::host::sys;
 use crate::objects::{ObjectKind, Qp, QpCap, QpType, event, fold_key};
-use crate::pin::Pin;
-use crate::sys;
 
 mod flag {
     pub(super) const SCATTER_CQE: u32 = 1 << 1;

@@ -5,10 +5,10 @@ use std::io;
 use super::command::{Answer, Command};
 use super::limits::*;
 use crate::device::Device;
+use crate::host::{clock, gids, sys};
 use crate::objects::rss;
 use crate::objects::{MAX_CQ, MAX_KEYS, MAX_PD, MAX_QP, MAX_SRQ, MAX_TABLES, QpType};
 use crate::wire::groups::MAX_GROUPS;
-use crate::{clock, gids, sys};
 
 /// Most CQEs in a compressed one.
 const MAX_COMPRESSED_CQES: u32 = 64;

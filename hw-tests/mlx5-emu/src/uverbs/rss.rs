@@ -9,11 +9,11 @@ use std::io;
 use super::command::{Answer, Command};
 use super::limits::{MAX_LOG_TABLE, MAX_QP_WR};
 use crate::device::Device;
-use crate::mem::Area;
+use crate::host::mem::Area;
+use crate::host::pin::Pin;
+use crate::host::sys;
 use crate::objects::rss::{KEY, Spread, TOEPLITZ, covers};
 use crate::objects::{IndirectionTable, ObjectKind, Qp, QpCap, QpState, QpType};
-use crate::pin::Pin;
-use crate::sys;
 
 /// States of a work queue (`enum ibv_wq_state`).
 mod state {

@@ -5,10 +5,10 @@ use std::io;
 use super::command::{Answer, Command, Reader};
 use super::limits::MAX_SRQ_WR;
 use crate::device::Device;
-use crate::mem::Area;
+use crate::host::mem::Area;
+use crate::host::pin::Pin;
+use crate::host::sys;
 use crate::objects::{FREE, ObjectKind, Srq, event};
-use crate::pin::Pin;
-use crate::sys;
 
 /// The common fields of CREATE_SRQ and CREATE_XSRQ.
 struct Request {

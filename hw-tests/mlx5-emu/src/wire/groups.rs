@@ -10,7 +10,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use super::net::SLOTS;
-use crate::config;
+use crate::host::config;
 
 /// The destination of every multicast datagram.
 pub(crate) const GROUP_QPN: u32 = 0xff_ffff;

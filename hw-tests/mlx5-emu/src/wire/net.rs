@@ -20,8 +20,8 @@ use super::frame::{ALIGN, REPLY_HEAD, REQUEST_HEAD, write_reply, write_request};
 use super::peer::{Incoming, Outgoing, WHOLE, is_there};
 use super::request::{Payload, Reply, Request};
 use super::ring::Ring;
+use crate::host::{mem, sys, wake};
 use crate::objects::{QPN_INDEX_BITS, Seg, process_of};
-use crate::{mem, sys, wake};
 
 /// Slots 1 to this.
 pub(crate) const SLOTS: u32 = (1 << (24 - QPN_INDEX_BITS)) - 1;
@@ -49,8 +49,8 @@ pub(crate) struct Net {
     look_at_sockets: bool,
     /// Counts changes of what [`Net::fall_asleep`] returns and announces.
     generation: u64,
-    /// The thread of the program that serves the device while it sleeps ([`crate::waits`]): the
-    /// generation when it fell asleep.
+    /// The thread of the program that serves the device while it sleeps
+    /// ([`crate::program::waits`]): the generation when it fell asleep.
     waiting: Option<u64>,
     /// Sleeps of such threads.
     pub(crate) waits: u64,
@@ -71,7 +71,7 @@ pub(crate) enum Waiting {
 }
 
 fn address(slot: u32) -> std::io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("mlx5-emu/{}/{slot}", crate::config::session()))
+    SocketAddr::from_abstract_name(format!("mlx5-emu/{}/{slot}", crate::host::config::session()))
 }
 
 impl Net {
@@ -374,8 +374,8 @@ impl Net {
         }
     }
 
-    /// Takes the bytes that wake us, rings that are offered, and notice of peers that are gone. Returns
-    /// the peers that are lost to those who send to them.
+    /// Takes the bytes that wake us, rings that are offered, and notice of peers that are gone.
+    /// Returns the peers that are lost to those who send to them.
     fn look_at_sockets(&mut self) -> Vec<u32> {
         let mut lost = Vec::new();
         for (&slot, peer) in &mut self.outgoing {

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 
 use super::frame::{ALIGN, FRAME_LAST_PART, FRAME_PART, PART_HEAD, REQUEST_HEAD};
 use super::ring::{CAPACITY, Ring};
-use crate::sys;
+use crate::host::sys;
 
 /// The longest frame that travels whole; longer ones are cut into parts.
 pub(super) const WHOLE: usize = CAPACITY / 4 * 3;
@@ -161,7 +161,7 @@ impl Outgoing {
         }
         self.advance();
         if !self.queue.is_empty() {
-            crate::wake::wake();
+            crate::host::wake::wake();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Requests and answers, in transit between two QPs.
 
-use crate::mem;
+use crate::host::mem;
 use crate::objects::{QpType, Seg};
 
 /// Addressing of a datagram.

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::sys;
+use crate::host::sys;
 
 /// Bytes of the ring.
 pub(crate) const CAPACITY: usize = 2 << 20;

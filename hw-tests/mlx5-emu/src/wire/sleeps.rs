@@ -1,9 +1,9 @@
 //! Every order of the steps by which threads of a process fall asleep and a peer wakes them.
 //!
 //! Several threads of a process may sleep on the socket of one peer: the helper thread
-//! ([`crate::helper`]) and threads of the program ([`crate::patience`], [`crate::waits`]). The
-//! process has one flag per ring ([`super::ring`]). The rules, with the device locked except during
-//! the sleep itself:
+//! ([`crate::program::helper`]) and threads of the program ([`crate::program::patience`],
+//! [`crate::program::waits`]). The process has one flag per ring ([`super::ring`]). The rules, with
+//! the device locked except during the sleep itself:
 //!
 //! 1. Before a sleep: count the sleeper, set the flag, then look at the ring. A message that is
 //!    there already ends the sleep before it begins.

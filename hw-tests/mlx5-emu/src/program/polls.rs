@@ -1,9 +1,9 @@
 //! The program's polls of CQs, which run the engine in place of the helper thread
-//! ([`crate::helper`]).
+//! ([`crate::program::helper`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::wake;
+use crate::host::wake;
 
 static POLLS: AtomicU64 = AtomicU64::new(0);
 /// The helper naps because the program polls without a pause.

@@ -17,7 +17,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-use crate::{devices, gids, sys};
+use crate::host::{devices, gids, sys};
 
 const PREFIX: &str = "mlx5-emu-sysfs-";
 
@@ -75,7 +75,7 @@ struct Root {
     /// Without links.
     path: Vec<u8>,
     /// Device and inode number of the folder that stands for `/dev/infiniband`.
-    nodes: Option<crate::sys::FileId>,
+    nodes: Option<crate::host::sys::FileId>,
 }
 
 static ROOT: RwLock<Option<Root>> = RwLock::new(None);
@@ -124,7 +124,7 @@ pub(crate) fn literal(path: &[u8]) -> Option<CString> {
 }
 
 /// Device and inode number of the folder that stands for `/dev/infiniband`.
-pub(crate) fn nodes_inode() -> Option<crate::sys::FileId> {
+pub(crate) fn nodes_inode() -> Option<crate::host::sys::FileId> {
     ROOT.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.nodes
 }
 
@@ -282,8 +282,8 @@ fn is_own(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir() && meta.uid() == sys::effective_uid())
 }
 
-/// Opens the lock of a tree. In its place there may be a link, or a pipe, on which the opening would
-/// wait.
+/// Opens the lock of a tree. In its place there may be a link, or a pipe, on which the opening
+/// would wait.
 fn open_lock(tree: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     OpenOptions::new().read(true).custom_flags(flags).open(tree.join("lock"))
@@ -451,7 +451,7 @@ mod tests {
                     // The sweep that was under way is over.
                     let before = sweeps.load(Ordering::Relaxed);
                     while sweeps.load(Ordering::Relaxed) == before {
-                        crate::sys::yield_now();
+                        crate::host::sys::yield_now();
                     }
                     let kept = (0..20).all(|n| tree.path.join(format!("class/{n}")).exists());
                     kept && fs::remove_dir_all(&tree.path).is_ok()

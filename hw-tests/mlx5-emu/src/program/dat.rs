@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_void};
 
-use crate::config::{Mode, mode};
-use crate::{mem, sys};
+use crate::host::config::{Mode, mode};
+use crate::host::{mem, sys};
 
 /// Where the functions are in `DAT_PROVIDER`, in words: a name, a pointer, and 79 functions.
 const EVD_DEQUEUE: usize = 25;
@@ -105,7 +105,7 @@ unsafe extern "C" fn evd_dequeue<const N: usize>(evd: *const c_void, event: *mut
     let result = unsafe { own(evd, event) };
     if result & TYPE == QUEUE_EMPTY {
         // The next call finds what comes.
-        crate::hooks::driver_polls();
+        crate::program::hooks::driver_polls();
     }
     result
 }
@@ -125,7 +125,7 @@ unsafe extern "C" fn ep_post_rdma_read<const N: usize>(
     let own: PostRead = unsafe { std::mem::transmute(HOOKED[N].post_read.load(Ordering::Acquire)) };
     // SAFETY: arguments are handed on unchanged.
     let result = unsafe { own(ep, count, local, cookie, remote, flags) };
-    crate::hooks::driver_posted();
+    crate::program::hooks::driver_posted();
     result
 }
 
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn dat_registry_add_provider(table: *const c_void, info: *
     if register.is_null() {
         return INTERNAL_ERROR;
     }
-    if mode() == Mode::Auto && crate::config::dat_polls() {
+    if mode() == Mode::Auto && crate::host::config::dat_polls() {
         hook(table.expose_provenance() as u64);
     }
     // SAFETY: libdat2's function of this name has this type.

@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 
 use libc::{c_int, c_void};
 
-use crate::complaints::{Kind, complain};
-use crate::config::{Mode, mode};
 use crate::device::{self, Observer};
-use crate::patience::{polled_in_vain, polled_well};
-use crate::{helper, mem, polls, trust};
+use crate::host::complaints::{Kind, complain};
+use crate::host::config::{Mode, mode};
+use crate::host::mem;
+use crate::program::patience::{polled_in_vain, polled_well};
+use crate::program::{helper, polls, trust};
 
 /// Offsets in the public structures of libibverbs, 64-bit.
 mod offset {
@@ -353,11 +354,11 @@ fn poll_step() -> bool {
     peers
 }
 
-/// A driver that does not use libmlx5 polls, and has told the device so ([`crate::ucx`],
-/// [`crate::dat`]).
+/// A driver that does not use libmlx5 polls, and has told the device so ([`crate::program::ucx`],
+/// [`crate::program::dat`]).
 ///
-/// Does nothing when the driver's last poll was one of libmlx5's, which ran the engine. Returns true
-/// if the engine wrote a completion, or if [`polled_in_vain`] has decided whether to yield.
+/// Does nothing when the driver's last poll was one of libmlx5's, which ran the engine. Returns
+/// true if the engine wrote a completion, or if [`polled_in_vain`] has decided whether to yield.
 pub(crate) fn driver_polls() -> bool {
     static LAST: AtomicU64 = AtomicU64::new(0);
     if !hooked() || !device::exists() {
@@ -383,7 +384,7 @@ pub(crate) fn driver_polls() -> bool {
     news || peers
 }
 
-/// A driver has rung a doorbell, and told the device so ([`crate::dat`]).
+/// A driver has rung a doorbell, and told the device so ([`crate::program::dat`]).
 pub(crate) fn driver_posted() {
     if !hooked() || !device::exists() {
         return;

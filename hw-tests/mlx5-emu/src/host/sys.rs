@@ -1,7 +1,7 @@
 //! The C library's own versions of the functions that this crate replaces.
 //!
-//! [`crate::interpose`] defines `open`, `ioctl` and other functions. A call that `interpose` does
-//! not handle goes to the pointers found here with `dlsym(RTLD_NEXT, ...)`.
+//! [`crate::interpose`] defines `open`, `ioctl` and other functions. A call that does not concern
+//! the device goes to the pointers found here with `dlsym(RTLD_NEXT, ...)`.
 #![expect(unsafe_code, reason = "calls into libc through dlsym")]
 
 use std::ffi::{CStr, OsString};
@@ -15,9 +15,9 @@ use std::time::Duration;
 use libc::{DIR, FILE};
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, dev_t, mode_t, size_t, ssize_t, stat as StatBuf};
 
-/// The address of the next definition of this function, or of that in a library that is loaded; null
-/// if there is none. The caller stands in front of the function for a program that needs the library
-/// and keeps it loaded.
+/// The address of the next definition of this function, or of that in a library that is loaded;
+/// null if there is none. The caller stands in front of the function for a program that needs the
+/// library and keeps it loaded.
 pub(crate) fn of_loaded(library: &CStr, name: &CStr) -> *mut c_void {
     // SAFETY: the names are NUL-terminated. RTLD_NOLOAD only finds a library that is loaded, and
     // the program keeps it loaded.
@@ -152,7 +152,7 @@ next_function!(/// socket(2).
 /// may be closed, a full file system, or a pipe that nobody reads. Takes no lock and uses no
 /// thread-local value, so it works while a process forks and at the end of a thread.
 macro_rules! say {
-    ($($words:tt)*) => { crate::sys::write_line(format!($($words)*)) };
+    ($($words:tt)*) => { crate::host::sys::write_line(format!($($words)*)) };
 }
 pub(crate) use say;
 
@@ -293,7 +293,7 @@ pub(crate) fn recv_packet(fd: RawFd, buf: &mut [u8]) -> Option<usize> {
 }
 
 /// True when O_NONBLOCK is set on the open file behind `fd`.
-pub fn is_nonblocking(fd: RawFd) -> bool {
+pub(crate) fn is_nonblocking(fd: RawFd) -> bool {
     // SAFETY: no pointers involved.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     flags >= 0 && flags & libc::O_NONBLOCK != 0

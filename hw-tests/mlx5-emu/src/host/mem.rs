@@ -11,8 +11,8 @@ use std::os::fd::AsRawFd as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::complaints::{Kind, complain};
-use crate::sys;
+use crate::host::complaints::{Kind, complain};
+use crate::host::sys;
 
 fn iovec(address: u64, len: usize) -> libc::iovec {
     libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address as usize), iov_len: len }
@@ -22,7 +22,7 @@ fn iovec(address: u64, len: usize) -> libc::iovec {
 ///
 /// # Errors
 /// EFAULT when any of it is not mapped readable.
-pub fn copy_from_user(address: u64, out: &mut [u8]) -> io::Result<()> {
+pub(crate) fn copy_from_user(address: u64, out: &mut [u8]) -> io::Result<()> {
     if out.is_empty() {
         return Ok(());
     }
@@ -44,7 +44,7 @@ pub fn copy_from_user(address: u64, out: &mut [u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// EFAULT when any of it is not mapped writable.
-pub fn copy_to_user(address: u64, data: &[u8]) -> io::Result<()> {
+pub(crate) fn copy_to_user(address: u64, data: &[u8]) -> io::Result<()> {
     if data.is_empty() {
         return Ok(());
     }

@@ -12,7 +12,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use libc::{c_int, c_uint, c_void};
 
-use crate::sys;
+use crate::host::sys;
 
 /// `ucs_status_t`, a packed enumeration.
 type Status = i8;
@@ -45,7 +45,7 @@ macro_rules! of_libuct {
 }
 
 extern "C" fn progress(_: *mut c_void) -> c_uint {
-    crate::hooks::driver_polls();
+    crate::program::hooks::driver_polls();
     0
 }
 
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn uct_worker_create(
     // SAFETY: arguments are handed on unchanged.
     let status = unsafe { create(context, thread_mode, worker) };
     if status == OK
-        && crate::config::ucx_workers()
+        && crate::host::config::ucx_workers()
         && let Some(register) = of_libuct!(c"uct_worker_progress_register_safe" as Register)
     {
         let mut id = -1;

@@ -10,10 +10,10 @@
 //!
 //! To add a device, implement [`VirtualFile`], create a descriptor that polls like the driver's (an
 //! eventfd with EFD_SEMAPHORE is readable as long as events are pending), and pass both to
-//! [`open`]. A blocking command must block by itself unless [`crate::sys::is_nonblocking`] is true
-//! for its descriptor. A command must access user addresses only with
-//! [`crate::mem::copy_from_user`] and [`crate::mem::copy_to_user`], which return EFAULT where a
-//! kernel would.
+//! [`open`]. A blocking command must block by itself unless [`crate::host::sys::is_nonblocking`] is
+//! true for its descriptor. A command must access user addresses only with
+//! [`crate::host::mem::copy_from_user`] and [`crate::host::mem::copy_to_user`], which return EFAULT
+//! where a kernel would.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,13 +21,13 @@ use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::sys;
+use crate::host::sys;
 
 /// The driver's side of one open virtual character device.
 ///
 /// Calls come from any thread, also concurrently. Errors must carry an errno
 /// ([`io::Error::from_raw_os_error`]); an error without an errno becomes EIO.
-pub trait VirtualFile: Send + Sync {
+pub(crate) trait VirtualFile: Send + Sync {
     /// write(2) on `fd`: bytes taken.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ static FILES: RwLock<Option<HashMap<RawFd, Arc<dyn VirtualFile>>>> = RwLock::new
 
 /// True when `fd` is a virtual file. One load, safe in signal handlers.
 #[inline]
-pub fn is_virtual(fd: RawFd) -> bool {
+pub(crate) fn is_virtual(fd: RawFd) -> bool {
     match usize::try_from(fd) {
         Ok(n) if n < MAX_FD => IS_VIRTUAL[n / 64].load(Ordering::Acquire) >> (n % 64) & 1 != 0,
         _ => false,
@@ -71,7 +71,7 @@ pub fn is_virtual(fd: RawFd) -> bool {
 }
 
 /// The object behind `fd`, if it is a virtual file.
-pub fn find(fd: RawFd) -> Option<Arc<dyn VirtualFile>> {
+pub(crate) fn find(fd: RawFd) -> Option<Arc<dyn VirtualFile>> {
     if !is_virtual(fd) {
         return None;
     }
@@ -88,7 +88,7 @@ pub(crate) fn hold() -> impl Sized + 'static {
 ///
 /// # Errors
 /// EMFILE when the number is too large for the registry.
-pub fn open(fd: OwnedFd, file: Arc<dyn VirtualFile>) -> io::Result<RawFd> {
+pub(crate) fn open(fd: OwnedFd, file: Arc<dyn VirtualFile>) -> io::Result<RawFd> {
     let raw = fd.into_raw_fd();
     if let Err(error) = register(raw, file) {
         sys::close_fd(raw);

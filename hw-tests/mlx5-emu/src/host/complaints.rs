@@ -81,7 +81,7 @@ pub(crate) fn complain(kind: Kind, text: String) {
         return;
     }
     if PRINT.load(Ordering::Relaxed) {
-        crate::sys::say!("mlx5-emu: complaint: {kind:?}: {text}");
+        crate::host::sys::say!("mlx5-emu: complaint: {kind:?}: {text}");
     }
     LIST.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(Complaint { kind, text });
 }

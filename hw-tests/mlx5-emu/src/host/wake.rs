@@ -1,4 +1,4 @@
-//! What ends the sleep of the helper thread ([`crate::helper`]).
+//! What ends the sleep of the helper thread ([`crate::program::helper`]).
 #![expect(unsafe_code, reason = "reads and writes of an eventfd")]
 
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::sys;
+use crate::host::sys;
 
 static SLEEPING: AtomicBool = AtomicBool::new(false);
 /// Calls of [`wake`].

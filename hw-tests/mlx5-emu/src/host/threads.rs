@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::sys;
+use crate::host::sys;
 
 /// How long a start waits for its thread. The thread may need the lock of the dynamic linker, which
 /// a program that opens the device in a constructor holds.

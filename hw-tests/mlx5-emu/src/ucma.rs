@@ -45,12 +45,9 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use engine::set_hook;
-pub use state::Notice;
-
-use crate::mem::{copy_from_user, copy_to_user};
-use crate::sys;
-use crate::vfile::{self, VirtualFile};
+use crate::host::mem::{copy_from_user, copy_to_user};
+use crate::host::sys;
+use crate::host::vfile::{self, VirtualFile};
 use abi::{Command, Errno};
 use state::FileId;
 
@@ -81,7 +78,7 @@ impl Held {
 ///
 /// # Errors
 /// The system's errors for sockets and threads.
-pub fn open() -> io::Result<RawFd> {
+pub(crate) fn open() -> io::Result<RawFd> {
     let (program, ours) = sys::seqpacket_pair()?;
     let ours = Arc::new(ours);
     let file = Arc::new(CmFile(engine::open(ours.clone())?, ours));
@@ -252,7 +249,7 @@ impl VirtualFile for CmFile {
     }
 
     fn device_number(&self) -> Option<(u32, u32)> {
-        Some(crate::devices::RDMA_CM)
+        Some(crate::host::devices::RDMA_CM)
     }
 
     fn released(&self) {

@@ -32,9 +32,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use command::Command;
 use file::Uverbs;
 
+use crate::host::sys;
+use crate::host::vfile::{self, VirtualFile};
 use crate::objects::UAR_AREA;
-use crate::sys;
-use crate::vfile::{self, VirtualFile};
 
 /// `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
 const RDMA_VERBS_IOCTL: u64 = 0xc018_1b01;
@@ -73,7 +73,7 @@ impl VirtualFile for Uverbs {
     }
 
     fn device_number(&self) -> Option<(u32, u32)> {
-        Some(crate::devices::UVERBS)
+        Some(crate::host::devices::UVERBS)
     }
 
     fn released(&self) {

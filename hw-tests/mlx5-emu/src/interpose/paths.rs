@@ -2,8 +2,8 @@
 //!
 //! This module answers calls for device nodes under `/dev/infiniband`. Some programs name paths of
 //! the device under `/sys` without a look at SYSFS_PATH. Such paths are redirected into the tree of
-//! `src/sysfs.rs`. Every other path goes to the real function unchanged, after a check of its first
-//! bytes.
+//! [`super::sysfs`]. Every other path goes to the real function unchanged, after a check of its
+//! first bytes.
 #![expect(unsafe_code, reason = "C entry points with raw pointers")]
 
 use std::ffi::{CStr, CString};
@@ -13,9 +13,10 @@ use libc::{
     DIR, FILE, c_char, c_int, c_uint, c_void, mode_t, size_t, ssize_t, stat as StatBuf, statx as StatxBuf,
 };
 
-use crate::answer::{answer, fill_stat};
-use crate::devices::{self, Node};
-use crate::{nodes, sys, sysfs};
+use crate::host::devices::{self, Node};
+use crate::host::sys;
+use crate::interpose::answer::{answer, fill_stat};
+use crate::interpose::{nodes, sysfs};
 
 /// Where a path leads.
 enum Target {

@@ -21,8 +21,8 @@ use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use crate::device::Device;
+use crate::host::sys::{self, FileId};
 use crate::objects::Context;
-use crate::sys::{self, FileId};
 
 /// `ioctl` numbers and bits of `linux/userfaultfd.h`.
 mod uffd {
@@ -162,8 +162,8 @@ struct Mapping {
     file: FileId,
 }
 
-/// The shared mapping of a file at this address. With [`procmap::OR_NEXT`] in `flags`: that one or the
-/// next.
+/// The shared mapping of a file at this address. With [`procmap::OR_NEXT`] in `flags`: that one or
+/// the next.
 fn query(maps: &File, address: u64, flags: u64) -> io::Result<Mapping> {
     let mut query = [0; procmap::WORDS];
     query[0] = size_of_val(&query) as u64;
@@ -176,8 +176,8 @@ fn query(maps: &File, address: u64, flags: u64) -> io::Result<Mapping> {
 }
 
 /// The mappings of these files, by one request for each shared mapping of a file. A program has few
-/// of these, and hundreds of other mappings, which [`listed`] reads as well. `None` where the kernel
-/// does not have the request.
+/// of these, and hundreds of other mappings, which [`listed`] reads as well. `None` where the
+/// kernel does not have the request.
 fn asked(maps: &File, is_wanted: impl Fn(FileId) -> bool) -> Option<Vec<Mapping>> {
     let mut found = Vec::new();
     let mut next = 0;
@@ -366,8 +366,8 @@ impl Watch {
         Some(wanted.pages_in(mappings))
     }
 
-    /// Which of these pages are still mapped, by one request for each. If one is gone, or the kernel
-    /// does not have the request: all pages that are mapped.
+    /// Which of these pages are still mapped, by one request for each. If one is gone, or the
+    /// kernel does not have the request: all pages that are mapped.
     fn still_mapped(&self, pages: &[Page], wanted: &Wanted) -> Vec<Page> {
         let mappings = pages.iter().filter_map(|page| query(&self.maps, page.address, 0).ok()).collect();
         let mapped = wanted.pages_in(mappings);

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::{config, sys};
+use crate::host::{config, sys};
 
 const PAGE: u64 = 4096;
 

@@ -1,11 +1,11 @@
 //! Whether doorbells of drivers that ring them without libmlx5 are left to the sleeps of
-//! [`crate::waits`].
+//! [`crate::program::waits`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// True while threads that ring doorbells sleep in [`crate::waits`] soon after, and take them then. The
-/// doorbell pages need no watching meanwhile.
+/// True while threads that ring doorbells sleep in [`crate::program::waits`] soon after, and take
+/// them then. The doorbell pages need no watching meanwhile.
 static TRUSTED: AtomicBool = AtomicBool::new(true);
 
 /// The helper thread's record of doorbells that no wait took. It decides [`are_trusted`].

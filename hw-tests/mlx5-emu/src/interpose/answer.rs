@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::{c_int, stat as StatBuf};
 
-use crate::sys;
+use crate::host::sys;
 
 /// Runs the driver's side of a call; an error or a panic becomes -1 and an errno.
 pub(crate) fn answer<T: From<i8>>(call: impl FnOnce() -> io::Result<T>) -> T {

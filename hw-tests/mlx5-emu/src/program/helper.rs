@@ -1,12 +1,13 @@
 //! The helper thread: does the work that no call of the program triggers.
 //!
 //! In [`Mode::Auto`] the thread sleeps until a socket of another process, a timer or a doorbell
-//! page ([`crate::watch`]) wakes it. After a doorbell that no hook saw, the thread polls the
-//! doorbell pages for a while, and does not sleep as long as the processor is otherwise idle. If
-//! the pages cannot be watched, the thread looks at them every two milliseconds. While a thread of
-//! the program serves the device ([`crate::waits`]), the helper leaves the sockets and the doorbells
-//! to that thread; for [`SHORTEST`] after a post, it leaves the sockets to the program. In
-//! [`Mode::Thread`] the thread polls like hardware. The other modes have no helper thread.
+//! page ([`crate::program::watch`]) wakes it. After a doorbell that no hook saw, the thread polls
+//! the doorbell pages for a while, and does not sleep as long as the processor is otherwise idle.
+//! If the pages cannot be watched, the thread looks at them every two milliseconds. While a thread
+//! of the program serves the device ([`crate::program::waits`]), the helper leaves the sockets and
+//! the doorbells to that thread; for [`SHORTEST`] after a post, it leaves the sockets to the
+//! program. In [`Mode::Thread`] the thread polls like hardware. The other modes have no helper
+//! thread.
 #![expect(unsafe_code, reason = "scheduling attributes and fork handlers")]
 
 use std::os::fd::RawFd;
@@ -14,10 +15,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::config::{Mode, mode};
-use crate::trust::{self, Trust};
-use crate::watch::Watch;
-use crate::{device, patience, polls, sys, threads, wake};
+use crate::device;
+use crate::host::config::{Mode, mode};
+use crate::host::{sys, threads, wake};
+use crate::program::trust::{self, Trust};
+use crate::program::watch::Watch;
+use crate::program::{patience, polls};
 
 static RUNNING_IN: AtomicU32 = AtomicU32::new(0);
 /// Set when the thread holds its descriptors.
@@ -133,7 +136,7 @@ pub(crate) fn ensure() {
     wake::start();
     if let Err(error) = threads::start("mlx5-emu", run) {
         RUNNING_IN.store(0, Ordering::Release);
-        crate::sys::say!(
+        crate::host::sys::say!(
             "mlx5-emu: no helper thread ({error}): other processes and timers are served while the program polls"
         );
     }
@@ -374,8 +377,8 @@ fn nap_beside_polls(watch: Option<&Watch>, wakes: u64) {
     polls::set_nap(false);
 }
 
-/// As [`wake::sleep`], on the doorbell pages and on the sockets of other processes. A program that polls
-/// serves these sockets itself, so they are left out then.
+/// As [`wake::sleep`], on the doorbell pages and on the sockets of other processes. A program that
+/// polls serves these sockets itself, so they are left out then.
 fn sleep_on_net(program_polls: bool, watch: Option<&Watch>, time: Duration, wakes: u64) -> bool {
     let mut descriptors = Vec::new();
     if !program_polls {

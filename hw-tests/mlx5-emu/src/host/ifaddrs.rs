@@ -4,8 +4,8 @@
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Calls `f(interface, address)` for every IP address of the host's active interfaces; for none when
-/// the addresses cannot be read.
+/// Calls `f(interface, address)` for every IP address of the host's active interfaces; for none
+/// when the addresses cannot be read.
 pub(crate) fn host_addresses(mut f: impl FnMut(&CStr, IpAddr)) {
     let mut list = std::ptr::null_mut();
     // SAFETY: `list` is a valid place for the result.

@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `uverbs0`: the first verbs device.
-pub const UVERBS: (u32, u32) = (231, 192);
+pub(crate) const UVERBS: (u32, u32) = (231, 192);
 /// `rdma_cm`: the connection manager, a misc device.
-pub const RDMA_CM: (u32, u32) = (10, 58);
+pub(crate) const RDMA_CM: (u32, u32) = (10, 58);
 
 static PRESENT: AtomicBool = AtomicBool::new(false);
 
@@ -46,7 +46,7 @@ pub(crate) fn node(path: &[u8]) -> Option<Node> {
 }
 
 /// True once the device was plugged in ([`crate::init`]) and until it is removed.
-pub fn present() -> bool {
+pub(crate) fn present() -> bool {
     PRESENT.load(Ordering::Acquire)
 }
 

@@ -8,8 +8,8 @@
 //! as well. The helper leaves both to the thread as long as it finds few doorbells that no sleep
 //! took.
 //!
-//! A driver that polls CQs without libmlx5 before it sleeps may call sched_yield(2) between its polls.
-//! That call runs the queues, too.
+//! A driver that polls CQs without libmlx5 before it sleeps may call sched_yield(2) between its
+//! polls. That call runs the queues, too.
 //!
 //! Only one thread of a process does this at a time. Other threads sleep on their own descriptors
 //! only. So does every thread while the process polls CQs without a pause.
@@ -21,12 +21,13 @@ use std::time::{Duration, Instant};
 
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 
-use crate::config::{Mode, mode};
 use crate::device::{self, Device};
-use crate::hooks::{driver_polls, guarded};
-use crate::trust::are_trusted;
+use crate::host::config::{Mode, mode};
+use crate::host::{sys, vfile};
+use crate::program::hooks::{driver_polls, guarded};
+use crate::program::polls;
+use crate::program::trust::are_trusted;
 use crate::wire::Waiting;
-use crate::{polls, sys, vfile};
 
 /// Longest list of descriptors that is looked at.
 const LONGEST_LIST: nfds_t = 64;
@@ -310,7 +311,7 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
 /// Ends a program that passes more entries than its list has room for, as the C library does.
 fn check(count: nfds_t, room: size_t) {
     if room as u64 / (size_of::<pollfd>() as u64) < count {
-        crate::sys::say!("*** buffer overflow detected ***: terminated");
+        crate::host::sys::say!("*** buffer overflow detected ***: terminated");
         std::process::abort();
     }
 }
@@ -318,7 +319,7 @@ fn check(count: nfds_t, room: size_t) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wake;
+    use crate::host::wake;
 
     /// A message that the program posted before its sleep must not wait for the end of the nap.
     #[test]

@@ -40,13 +40,13 @@ pub fn table() -> &'static [Gid] {
         let mut gids: Vec<Gid> = Vec::new();
         let mut add = |ndev: &CStr, address| {
             if gids.len() < GID_TABLE_LEN && !gids.iter().any(|known| known.address == address) {
-                let ifindex = crate::ifaddrs::index_of(ndev);
+                let ifindex = crate::host::ifaddrs::index_of(ndev);
                 gids.push(Gid { address, ndev: ndev.to_string_lossy().into_owned(), ifindex });
             }
         };
         add(c"lo", IpAddr::V4(Ipv4Addr::LOCALHOST));
         add(c"lo", IpAddr::V6(Ipv6Addr::LOCALHOST));
-        crate::ifaddrs::host_addresses(add);
+        crate::host::ifaddrs::host_addresses(add);
         gids
     })
 }

@@ -67,7 +67,7 @@ pub(crate) fn polled_in_vain() {
     if times < NAP_AFTER {
         let before = Instant::now();
         YIELDING.fetch_add(1, Ordering::Relaxed);
-        crate::sys::yield_now();
+        crate::host::sys::yield_now();
         YIELDING.fetch_sub(1, Ordering::Relaxed);
         if (TO_A_PEER.0..TO_A_PEER.1).contains(&before.elapsed()) {
             PEER_RAN.store(true, Ordering::Relaxed);
@@ -76,10 +76,10 @@ pub(crate) fn polled_in_vain() {
         }
         return;
     }
-    let Some(mut device) = device::try_lock() else { return crate::sys::yield_now() };
+    let Some(mut device) = device::try_lock() else { return crate::host::sys::yield_now() };
     let Some(descriptors) = device.card.net.fall_asleep() else { return };
     drop(device);
-    crate::sys::wait_for(&descriptors, NAP);
+    crate::host::sys::wait_for(&descriptors, NAP);
     device::lock().card.net.awake();
 }
 

@@ -9,8 +9,8 @@ pub enum Mode {
     /// Only explicit [`crate::step`] calls.
     Manual,
     /// The engine runs in the caller's thread, deterministically: in [`crate::step`], in the hooked
-    /// post, poll and arm functions of libmlx5, and while a thread sleeps in poll(2) on a completion
-    /// channel. This is the default of a linked-in device.
+    /// post, poll and arm functions of libmlx5, and while a thread sleeps in poll(2) on a
+    /// completion channel. This is the default of a linked-in device.
     Stepped,
     /// As `Stepped`, plus a helper thread for work that no hook sees: requests of other processes,
     /// timers that expire while the program sleeps, and doorbells of drivers that bypass libmlx5.
@@ -45,7 +45,7 @@ pub fn mode() -> Mode {
         Some("auto") => Mode::Auto,
         Some("thread") => Mode::Thread,
         Some(other) => {
-            crate::sys::say!(
+            crate::host::sys::say!(
                 "mlx5-emu: MLX5_EMU_MODE={other}: expected manual, stepped, auto or thread; using the default"
             );
             default_mode()
@@ -121,5 +121,5 @@ pub(crate) fn key_seed() -> Option<u64> {
 /// Names the set of processes that can reach each other (`MLX5_EMU_SESSION`). By default all
 /// processes of a user share one session.
 pub(crate) fn session() -> String {
-    env("MLX5_EMU_SESSION").unwrap_or_else(|| format!("user-{}", crate::sys::uid()))
+    env("MLX5_EMU_SESSION").unwrap_or_else(|| format!("user-{}", crate::host::sys::uid()))
 }
