@@ -10,7 +10,6 @@ use std::ptr::null_mut;
 use common::*;
 
 const EX: u32 = 0x8000_0000;
-const QUERY_DEVICE: u32 = 1;
 const ALLOC_PD: u32 = 3;
 const DEALLOC_PD: u32 = 4;
 const REG_MR: u32 = 9;
@@ -204,103 +203,6 @@ fn an_srq_without_work_requests_takes_none() {
 }
 
 #[test]
-fn cqes_may_be_compressed_and_padded() {
-    let rig = Rig::new();
-    let f = fd(&rig);
-    let mut driver = [0u8; 128];
-    let answer = vec![0u8; 304];
-    let at = (driver.as_mut_ptr() as u64, driver.len());
-    assert_eq!(invoke_at(f, EX | QUERY_DEVICE, &[0; 8], &[], (answer.as_ptr() as u64, 304), at), Ok(()));
-    let word = |at: usize| u32::from_ne_bytes(driver[at..at + 4].try_into().unwrap());
-    assert_eq!((word(32) > 0, word(36)), (true, 7), "hash, checksum, checksum with stride index");
-    assert_eq!(word(60) & 3, 3, "compression and padding of 128-byte CQEs");
-    let cq = |size: u32, compression: u8, format: u8, flags: u16| {
-        let memory = pages(1 << 16);
-        let core = words(&[0, 0, pair(7, 0), pair(u32::MAX, 0)]);
-        let third = pair(size, u32::from(compression) | u32::from(format) << 8 | u32::from(flags) << 16);
-        invoke(f, CREATE_CQ, &core, &words(&[memory, memory + 4096, third, 0]), 8).err()
-    };
-    for format in [1, 2, 4] {
-        assert_eq!(cq(64, 1, format, 0), None);
-    }
-    assert_eq!(cq(64, 1, 3, 0), Some(libc::EINVAL), "two formats at once");
-    assert_eq!(cq(64, 1, 0, 0), Some(libc::EINVAL), "no format");
-    assert_eq!(cq(64, 1, 8, 0), Some(libc::EINVAL), "a format that the device does not have");
-    assert_eq!(cq(64, 2, 1, 0), Some(libc::EOPNOTSUPP));
-    assert_eq!(cq(128, 0, 0, 1), None, "padded");
-    assert_eq!(cq(64, 0, 0, 1), Some(libc::EOPNOTSUPP), "nothing to pad");
-}
-
-/// A call of the ioctl interface with attributes of its own: id, length, data.
-fn native(fd: i32, object: u16, method: u16, attrs: &[(u16, u16, u64)]) -> Result<Vec<u64>, i32> {
-    let mut buffer = vec![0u64; 3 + attrs.len() * 2];
-    let length = 24 + attrs.len() as u64 * 16;
-    buffer[0] = length | u64::from(object) << 16 | u64::from(method) << 32 | (attrs.len() as u64) << 48;
-    buffer[2] = 1;
-    for (i, &(id, len, data)) in attrs.iter().enumerate() {
-        buffer[3 + i * 2] = u64::from(id) | u64::from(len) << 16 | 1 << 32;
-        buffer[4 + i * 2] = data;
-    }
-    // SAFETY: a well-formed command buffer that lives through the call.
-    let rc = unsafe { libc::ioctl(fd, 0xc018_1b01, buffer.as_mut_ptr()) };
-    if rc != 0 {
-        return Err(std::io::Error::last_os_error().raw_os_error().unwrap());
-    }
-    Ok((0..attrs.len()).map(|i| buffer[4 + i * 2]).collect())
-}
-
-#[test]
-fn doorbell_pages_of_virtio_queues_can_be_mapped() {
-    const DRIVER: u16 = 1 << 12;
-    let rig = Rig::new();
-    let (mut offset, mut length, mut page) = (0u64, 0u32, 0u32);
-    let made = native(
-        fd(&rig),
-        DRIVER + 6,
-        DRIVER,
-        &[
-            (DRIVER, 0, 0),
-            (DRIVER + 1, 8, (&raw mut offset) as u64),
-            (DRIVER + 2, 4, (&raw mut length) as u64),
-            (DRIVER + 3, 4, (&raw mut page) as u64),
-        ],
-    )
-    .unwrap();
-    assert_ne!((offset, length, page), (0, 0, 0));
-    // SAFETY: maps what the device offered, writes a word of it, and takes it back.
-    unsafe {
-        let at = libc::mmap(
-            null_mut(),
-            length as usize,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            fd(&rig),
-            offset as i64,
-        );
-        assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-        at.cast::<u32>().write_volatile(1);
-        assert_eq!(libc::munmap(at, length as usize), 0);
-    }
-    assert_eq!(native(fd(&rig), DRIVER + 6, DRIVER + 1, &[(DRIVER, 0, made[0])]), Ok(vec![made[0]]));
-    assert_eq!(native(fd(&rig), DRIVER + 6, DRIVER + 1, &[(DRIVER, 0, made[0])]), Err(libc::ENOENT));
-}
-
-#[test]
-fn the_port_has_no_eswitch() {
-    const DRIVER: u16 = 1 << 12;
-    let rig = Rig::new();
-    let query = |port: u64| {
-        let mut answer = [u8::MAX; 48];
-        native(fd(&rig), 0, DRIVER, &[(DRIVER, 4, port), (DRIVER + 1, 40, answer.as_mut_ptr() as u64)])
-            .map(|_| answer)
-    };
-    let answer = query(1).unwrap();
-    assert_eq!(answer[..40], [0; 40], "no field is valid");
-    assert_eq!(answer[40..], [u8::MAX; 8], "no more than the room that was given");
-    assert_eq!(query(2), Err(libc::EINVAL));
-}
-
-#[test]
 fn memory_registration_checks_what_a_kernel_checks() {
     let rig = Rig::new();
     let (f, pd, good, bad) = (fd(&rig), pd_handle(&rig), pages(1 << 16), unmapped());
@@ -401,53 +303,4 @@ fn random_commands_never_crash() {
         made += u32::from(invoke(f, number, &core, &uhw, (random() % 300) as usize).is_ok());
     }
     assert!(made > 0, "some of them are valid");
-}
-
-/// The methods of the device object that query the GID table, in the attribute form.
-fn gid_ioctl(f: i32, method: u16, attrs: &[(u16, u16, u64)]) -> Result<(), i32> {
-    let mut buffer = vec![0u64; 3 + attrs.len() * 2];
-    buffer[0] = (24 + attrs.len() as u64 * 16) | u64::from(method) << 32 | (attrs.len() as u64) << 48;
-    for (i, &(id, len, data)) in attrs.iter().enumerate() {
-        buffer[3 + i * 2] = u64::from(id) | u64::from(len) << 16 | 1 << 32;
-        buffer[4 + i * 2] = data;
-    }
-    // SAFETY: a well-formed command buffer that lives through the call.
-    let rc = unsafe { libc::ioctl(f, 0xc018_1b01, buffer.as_mut_ptr()) };
-    if rc == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error().unwrap()) }
-}
-
-#[test]
-fn an_empty_gid_table_entry_has_no_data() {
-    const TABLE: u16 = 5;
-    const ENTRY: u16 = 6;
-    let rig = Rig::new();
-    let f = fd(&rig);
-    let valid = mlx5_emu::gids::table().len();
-    let (mut entries, mut count) = ([0u8; 32 * 40], 0u64);
-    let (at, number) = (entries.as_mut_ptr() as u64, &raw mut count as u64);
-    let table =
-        |size: u64, room: u16| gid_ioctl(f, TABLE, &[(0, 8, size), (1, 4, 0), (2, room, at), (3, 8, number)]);
-    // Entries longer than the kernel's are padded.
-    assert_eq!(table(40, 32 * 40), Ok(()));
-    assert_eq!(count, valid as u64);
-    for (i, gid) in mlx5_emu::gids::table().iter().enumerate() {
-        let entry = &entries[i * 40..(i + 1) * 40];
-        assert_eq!(entry[..16], gid.bytes());
-        let word = |at: usize| u32::from_ne_bytes(entry[at..at + 4].try_into().unwrap());
-        assert_eq!((word(16), word(20), word(24)), (i as u32, 1, 2), "index, port, RoCE v2");
-        let name = std::ffi::CString::new(gid.ndev.as_str()).unwrap();
-        // SAFETY: NUL-terminated.
-        assert_eq!(word(28), unsafe { libc::if_nametoindex(name.as_ptr()) }, "{}", gid.ndev);
-        assert_eq!(entry[32..], [0; 8]);
-    }
-    assert_eq!(table(32, (valid - 1) as u16 * 32), Err(libc::EINVAL), "no room for all");
-    assert_eq!(table(0, 64), Err(libc::EINVAL));
-    let entry = |port: u64, index: u64| {
-        gid_ioctl(f, ENTRY, &[(0, 8, port), (1, 8, index), (2, 4, 0), (3, 32, at)]).err()
-    };
-    assert_eq!(entry(1, 0), None);
-    assert_eq!(entries[..16], mlx5_emu::gids::table()[0].bytes());
-    assert_eq!(entry(1, valid as u64), Some(libc::ENODATA), "an empty entry");
-    assert_eq!(entry(1, 32), Some(libc::EINVAL), "outside the table");
-    assert_eq!(entry(2, 0), Some(libc::EINVAL), "no such port");
 }

@@ -119,7 +119,6 @@ fn frames_without_a_rule_or_a_buffer_are_dropped() {
 }
 
 const HASH_SOURCE_IPV4: u64 = 1;
-const HASH_DEST_IPV4: u64 = 2;
 const HASH_SOURCE_IPV6: u64 = 4;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
@@ -225,35 +224,6 @@ fn ipv4_frame(from: u8) -> Vec<u8> {
     bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
     bytes[26..34].copy_from_slice(&[10, 0, 0, from, 10, 0, 1, 1]);
     bytes
-}
-
-#[test]
-fn frames_are_spread_over_work_queues_by_their_addresses() {
-    let mut rig = Rig::new();
-    let sent = rig.cq(64);
-    let sender = raw_qp(&mut rig, sent);
-    let queues = Queues::new(&mut rig);
-    let spread = queues.spread(&mut rig, HASH_SOURCE_IPV4 | HASH_DEST_IPV4).unwrap();
-    steer(&mut rig, spread, ONE, ALL, 0);
-    let memory = rig.memory(8192);
-    let mut send_from = |from: u8| {
-        (0..4).for_each(|number| queues.post(number, &memory));
-        memory.put(0, &ipv4_frame(from));
-        send(sender, 9, SIGNALED, &[memory.sge(0, 60)]);
-        poll(sent, 1);
-        let received = queues.received();
-        assert_eq!(received.len(), 1, "one queue has the frame: {received:?}");
-        let (number, status, cq) = received[0];
-        assert_eq!((status, cq), (0, number as usize / 2));
-        assert_eq!(memory.get(4096 + 64 * number as usize, 60), ipv4_frame(from));
-        number
-    };
-    let first: Vec<u64> = (0..16).map(&mut send_from).collect();
-    let again: Vec<u64> = (0..16).map(&mut send_from).collect();
-    assert_eq!(first, again, "the same address, the same queue");
-    for number in 0..4 {
-        assert!(first.contains(&number), "queue {number} received nothing: {first:?}");
-    }
 }
 
 #[test]
