@@ -1,4 +1,5 @@
-//! Errors and how each side learns of them: error completions, flushes, asynchronous events.
+//! Errors, faults on demand, and how each side learns of them. `error_cqes.rs` has what the
+//! completions hold.
 #![expect(unsafe_code, reason = "raw verbs calls")]
 
 mod common;
@@ -12,65 +13,17 @@ use ibv_qp_state::{IBV_QPS_ERR, IBV_QPS_RESET, IBV_QPS_SQE};
 use ibv_wr_opcode::*;
 use mlx5_emu::ComplaintKind;
 
-const LOC_LEN: u32 = 1;
 const LOC_PROT: u32 = 4;
-const FLUSH: u32 = 5;
-const REM_INV_REQ: u32 = 9;
 const REM_ACCESS: u32 = 10;
 const REM_OP: u32 = 11;
 const RETRY_EXC: u32 = 12;
-const RNR_RETRY: u32 = 13;
 
-mod event {
-    pub(crate) const CQ_ERR: u32 = 0;
-    pub(crate) const QP_FATAL: u32 = 1;
-    pub(crate) const QP_ACCESS_ERR: u32 = 3;
-    pub(crate) const PORT_ACTIVE: u32 = 9;
-    pub(crate) const PORT_ERR: u32 = 10;
-    pub(crate) const SRQ_LIMIT: u32 = 15;
-    pub(crate) const LAST_WQE: u32 = 16;
-}
+/// `IBV_EVENT_QP_ACCESS_ERR`.
+const QP_ACCESS_ERR: u32 = 3;
 
 fn status(cq: *mut ibv_cq, id: u64) -> u32 {
     let wcs = poll_all(cq);
     wcs.iter().find(|wc| wc.wr_id == id).map_or_else(|| panic!("no completion {id}"), |wc| wc.status)
-}
-
-#[test]
-fn exhausted_receiver_not_ready_retries_break_the_sender_only() {
-    let mut rig = Rig::new();
-    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
-    let a = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, srq);
-    let b = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, srq);
-    to_init(a);
-    to_rtr(a, qpn(b));
-    to_rts_with(a, 14, 7, 2);
-    connect(b, a);
-    let memory = rig.memory(4096);
-    send(a, 1, SIGNALED, &[memory.sge(0, 64)]);
-    for _ in 0..2 {
-        assert_eq!(poll_all(cq).len(), 0);
-        mlx5_emu::advance_clock(Duration::from_millis(1));
-    }
-    assert_eq!(status(cq, 1), RNR_RETRY);
-    assert_eq!((state(a), state(b)), (IBV_QPS_ERR, ibv_qp_state::IBV_QPS_RTS));
-}
-
-#[test]
-fn nobody_at_the_other_end_exhausts_the_transport_retries() {
-    let mut rig = Rig::new();
-    let cq = rig.cq(64);
-    let a = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, null_mut());
-    to_init(a);
-    to_rtr(a, qpn(a) + 5);
-    to_rts_with(a, 14, 3, 7);
-    let memory = rig.memory(4096);
-    send(a, 1, SIGNALED, &[memory.sge(0, 64)]);
-    for _ in 0..3 {
-        assert_eq!(poll_all(cq).len(), 0);
-        mlx5_emu::advance_clock(Duration::from_millis(70));
-    }
-    assert_eq!(status(cq, 1), RETRY_EXC);
 }
 
 #[test]
@@ -94,22 +47,6 @@ fn different_packet_sequence_numbers_do_not_connect() {
         mlx5_emu::advance_clock(Duration::from_millis(70));
     }
     assert_eq!(status(cq, 1), RETRY_EXC);
-}
-
-#[test]
-fn message_longer_than_its_buffer_breaks_both_ends() {
-    let mut rig = Rig::new();
-    let (cq, rcq, srq) = (rig.cq(64), rig.cq(64), rig.srq(16, 1));
-    let a = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, cq, srq);
-    let b = rig.qp(ibv_qp_type::IBV_QPT_RC, rcq, rcq, srq);
-    connect(a, b);
-    connect(b, a);
-    let memory = rig.memory(4096);
-    post_srq(srq, 2, &[memory.sge(1024, 63)]);
-    send(a, 1, SIGNALED, &[memory.sge(0, 64)]);
-    assert_eq!((status(cq, 1), status(rcq, 2)), (REM_INV_REQ, LOC_LEN));
-    assert_eq!((state(a), state(b)), (IBV_QPS_ERR, IBV_QPS_ERR));
-    assert_eq!(async_events(rig.ctx).iter().filter(|&&e| e == event::LAST_WQE).count(), 2);
 }
 
 #[test]
@@ -153,7 +90,7 @@ fn remote_rights_bounds_and_keys_are_enforced() {
         let status = status(cq, 1);
         if status != 0 {
             assert_eq!((state(a), state(b)), (IBV_QPS_ERR, IBV_QPS_ERR));
-            assert!(async_events(rig.ctx).contains(&event::QP_ACCESS_ERR));
+            assert!(async_events(rig.ctx).contains(&QP_ACCESS_ERR));
         }
         status
     };
@@ -165,87 +102,6 @@ fn remote_rights_bounds_and_keys_are_enforced() {
     assert_eq!(refused(1 | 2, IBV_WR_RDMA_WRITE, 0, 0x8000), REM_ACCESS);
     assert_eq!(refused(1 | 2 | 4, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 0), REM_ACCESS);
     assert_eq!(refused(1 | 8, IBV_WR_ATOMIC_FETCH_AND_ADD, 8, 0), 0);
-}
-
-#[test]
-fn local_protection_errors_name_the_request_and_flush_the_rest() {
-    let mut rig = Rig::new();
-    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
-    let (a, _) = rig.pair(cq, srq);
-    let memory = rig.memory(4096);
-    let mut beyond = memory.sge(4090, 7);
-    beyond.length = 7;
-    // Two in one list: the second finds the queue in error.
-    // SAFETY: live QP; requests and lists live through the call.
-    unsafe {
-        let (mut first, mut second): (ibv_send_wr, ibv_send_wr) = (zeroed(), zeroed());
-        (second.wr_id, second.opcode) = (2, IBV_WR_SEND);
-        let second = &raw mut second;
-        (first.wr_id, first.sg_list, first.num_sge) = (1, &raw mut beyond, 1);
-        (first.opcode, first.next) = (IBV_WR_SEND, second);
-        assert_eq!(ibv_post_send(a, &raw mut first, &mut null_mut()), 0);
-    }
-    let wcs = poll(cq, 2);
-    assert_eq!(wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(), [(1, LOC_PROT), (2, FLUSH)]);
-    send(a, 3, 0, &[memory.sge(0, 8)]);
-    assert_eq!(status(cq, 3), FLUSH, "posted to a queue in error");
-}
-
-#[test]
-fn only_the_bytes_that_arrive_must_lie_inside_the_region_of_a_receive() {
-    let mut rig = Rig::new();
-    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
-    let (a, _) = rig.pair(cq, srq);
-    let memory = rig.memory(4096);
-    let mut beyond = memory.sge(4000, 96);
-    beyond.length = 4096;
-    post_srq(srq, 1, &[beyond]);
-    send(a, 2, SIGNALED, &[memory.sge(0, 96)]);
-    assert!(poll(cq, 2).iter().all(|wc| wc.status == 0));
-    post_srq(srq, 3, &[beyond]);
-    send(a, 4, SIGNALED, &[memory.sge(0, 97)]);
-    let wcs = poll(cq, 2);
-    assert_eq!(wcs.iter().find(|wc| wc.wr_id == 3).unwrap().status, LOC_PROT);
-}
-
-#[test]
-fn error_flushes_both_queues_and_reset_empties_them() {
-    let mut rig = Rig::new();
-    let cq = rig.cq(64);
-    let (a, b) = rig.pair(cq, null_mut());
-    let memory = rig.memory(4096);
-    for i in 0..3 {
-        post_recv(b, 10 + i, &[memory.sge(0, 64)]);
-    }
-    assert_eq!(set_state(b, IBV_QPS_ERR), 0);
-    let wcs = poll(cq, 3);
-    assert!(wcs.iter().all(|wc| wc.status == FLUSH));
-    assert_eq!(wcs.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [10, 11, 12]);
-    post_recv(b, 13, &[memory.sge(0, 64)]);
-    assert_eq!(status(cq, 13), FLUSH, "posted to a queue in error");
-    assert_eq!(set_state(a, IBV_QPS_RESET), 0);
-    assert_eq!(set_state(b, IBV_QPS_RESET), 0);
-    connect(a, b);
-    connect(b, a);
-    post_recv(b, 1, &[memory.sge(1024, 64)]);
-    send(a, 2, SIGNALED, &[memory.sge(0, 64)]);
-    assert!(poll(cq, 2).iter().all(|wc| wc.status == 0));
-}
-
-#[test]
-fn a_qp_reports_its_last_wqe_and_spares_the_srq() {
-    let mut rig = Rig::new();
-    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
-    let (a, b) = rig.pair(cq, srq);
-    let (c, _d) = rig.pair(cq, srq);
-    let memory = rig.memory(4096);
-    post_srq(srq, 1, &[memory.sge(1024, 64)]);
-    assert_eq!(set_state(b, IBV_QPS_ERR), 0);
-    assert_eq!(async_events(rig.ctx), [event::LAST_WQE]);
-    assert_eq!(poll_all(cq).len(), 0, "nothing posted to an SRQ is flushed");
-    send(c, 2, SIGNALED, &[memory.sge(0, 64)]);
-    assert!(poll(cq, 2).iter().all(|wc| wc.status == 0));
-    let _ = a;
 }
 
 #[test]
@@ -264,98 +120,6 @@ fn datagram_send_errors_stop_the_queue_until_restart() {
     post_recv(b, 2, &[memory.sge(1024, 8)]);
     send(a, 3, SIGNALED, &[memory.sge(0, 8)]);
     assert!(poll(cq, 2).iter().all(|wc| wc.status == 0));
-}
-
-#[test]
-fn full_completion_queue_is_a_fatal_event() {
-    let mut rig = Rig::new();
-    let (cq, srq) = (rig.cq(3), rig.srq(16, 1));
-    let (a, _) = rig.pair(cq, srq);
-    let memory = rig.memory(4096);
-    for i in 0..6 {
-        post_srq(srq, i, &[memory.sge(1024, 8)]);
-        send(a, i, SIGNALED, &[memory.sge(0, 8)]);
-    }
-    let events = async_events(rig.ctx);
-    assert_eq!(events[0], event::CQ_ERR);
-    assert!(events.contains(&event::QP_FATAL));
-    assert_eq!(poll_all(cq).len(), 4, "what was written stays");
-}
-
-#[test]
-fn srq_limit_fires_once_below_the_limit() {
-    let mut rig = Rig::new();
-    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
-    let (a, _) = rig.pair(cq, srq);
-    let memory = rig.memory(4096);
-    for i in 0..4 {
-        post_srq(srq, i, &[memory.sge(1024, 64)]);
-    }
-    let arm = |limit| {
-        // SAFETY: live SRQ.
-        unsafe {
-            let mut attr: ibv_srq_attr = zeroed();
-            attr.srq_limit = limit;
-            ibv_modify_srq(srq, &raw mut attr, 2)
-        }
-    };
-    assert_eq!(arm(3), 0);
-    send(a, 1, SIGNALED, &[memory.sge(0, 8)]);
-    assert_eq!(async_event(rig.ctx), None, "three are left: not below the limit");
-    send(a, 2, SIGNALED, &[memory.sge(0, 8)]);
-    assert_eq!(async_events(rig.ctx), [event::SRQ_LIMIT]);
-    send(a, 3, SIGNALED, &[memory.sge(0, 8)]);
-    assert_eq!(async_event(rig.ctx), None, "one shot");
-    assert_eq!(arm(5), 0);
-    assert_eq!(async_events(rig.ctx), [event::SRQ_LIMIT], "armed above what is there: at once");
-    // SAFETY: live SRQ.
-    let queried = unsafe {
-        let mut attr: ibv_srq_attr = zeroed();
-        assert_eq!(ibv_query_srq(srq, &raw mut attr), 0);
-        attr
-    };
-    assert_eq!(queried.srq_limit, 0);
-    poll_all(cq);
-}
-
-#[test]
-fn events_come_when_armed_and_only_for_what_was_asked() {
-    let mut rig = Rig::new();
-    let channel = rig.channel();
-    let (cq, rcq, srq) = (rig.cq(64), rig.cq_on(64, channel), rig.srq(16, 1));
-    let a = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, rcq, srq);
-    let b = rig.qp(ibv_qp_type::IBV_QPT_RC, cq, rcq, srq);
-    connect(a, b);
-    connect(b, a);
-    let memory = rig.memory(4096);
-    let deliver = |flags| {
-        post_srq(srq, 1, &[memory.sge(1024, 64)]);
-        send(a, 2, SIGNALED | flags, &[memory.sge(0, 64)]);
-        poll(cq, 1);
-    };
-    // SAFETY: live CQ.
-    let arm = |solicited| unsafe { assert_eq!(ibv_req_notify_cq(rcq, solicited), 0) };
-    deliver(0);
-    assert!(!comp_event(channel), "not armed");
-    arm(0);
-    assert!(comp_event(channel), "armed with a completion waiting that no event announced");
-    assert_eq!(poll_all(rcq).len(), 1);
-    arm(0);
-    deliver(0);
-    deliver(0);
-    assert!(comp_event(channel));
-    assert!(!comp_event(channel), "one event per arm");
-    // The usual order: event, arm, poll. Completions of an earlier event do not fire again.
-    arm(0);
-    assert!(!comp_event(channel) || poll_all(rcq).len() == 2);
-    poll_all(rcq);
-    while comp_event(channel) {}
-    arm(1);
-    deliver(0);
-    assert!(!comp_event(channel), "armed for solicited ones only");
-    deliver(SOLICITED);
-    assert!(comp_event(channel));
-    poll_all(rcq);
 }
 
 /// IBTA C11-31: a pending request for the next completion outlives one for solicited completions.
@@ -391,23 +155,6 @@ fn request_for_solicited_completions_does_not_weaken_an_earlier_one() {
         assert!(comp_event(channel), "armed for the next completion with one waiting");
     }
     assert_eq!(poll_all(rcq).len(), 1);
-}
-
-#[test]
-fn nothing_gets_through_while_the_port_is_down() {
-    let mut rig = Rig::new();
-    let (cq, srq) = (rig.cq(64), rig.srq(16, 1));
-    let (a, _) = rig.pair(cq, srq);
-    let memory = rig.memory(4096);
-    mlx5_emu::set_port(false);
-    assert_eq!(async_events(rig.ctx), [event::PORT_ERR]);
-    post_srq(srq, 1, &[memory.sge(1024, 64)]);
-    send(a, 2, SIGNALED, &[memory.sge(0, 64)]);
-    assert_eq!(poll_all(cq).len(), 0, "nothing gets through");
-    mlx5_emu::set_port(true);
-    assert_eq!(async_events(rig.ctx), [event::PORT_ACTIVE]);
-    mlx5_emu::advance_clock(Duration::from_millis(70));
-    poll(cq, 2);
 }
 
 /// A QP that was reset completes nothing any more. Completions that a fault held back are dropped.

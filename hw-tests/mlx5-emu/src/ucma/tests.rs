@@ -132,34 +132,6 @@ fn death_of_the_peer_while_connecting_rejects() {
 }
 
 #[test]
-fn connecting_where_nobody_listens_is_rejected_with_reason_8() {
-    let mut sim = Sim::new();
-    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
-    sim.connect(A, active, b"").expect("connect");
-    let rejected = sim.events(A).pop().expect("a rejection");
-    assert_eq!((rejected.kind, rejected.status), (EventKind::Rejected, 8));
-    assert_eq!(private(&rejected).len(), 148);
-}
-
-#[test]
-fn a_rejection_carries_reason_and_private_data() {
-    let mut sim = Sim::new();
-    sim.listener(B, port_space::TCP);
-    for (asked, seen) in [(0, 28), (35, 35)] {
-        let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
-        sim.connect(A, active, b"").expect("connect");
-        let request = sim.events(B).pop().expect("a request");
-        assert_eq!(sim.at(B, |cm, cx| cm.reject(cx, FILE, request.id, 9, Vec::new())), Err(libc::EINVAL));
-        sim.at(B, |cm, cx| cm.reject(cx, FILE, request.id, asked, b"no".to_vec())).expect("reject");
-        let rejected = sim.events(A).pop().expect("a rejection");
-        assert_eq!((rejected.kind, rejected.status), (EventKind::Rejected, seen));
-        assert_eq!((private(&rejected).len(), &private(&rejected)[..3]), (148, &b"no\0"[..]));
-        sim.destroy(B, request.id);
-        sim.destroy(A, active);
-    }
-}
-
-#[test]
 fn the_active_side_may_still_reject_the_answer() {
     let mut sim = Sim::new();
     sim.listener(B, port_space::TCP);
@@ -267,14 +239,6 @@ fn a_taken_port_and_a_foreign_address_cannot_be_bound() {
     // Another port space is another world.
     let udp = sim.create(A, port_space::UDP);
     sim.at(A, |cm, cx| cm.bind(cx, FILE, udp, ip("127.0.0.1:7471"))).expect("another port space");
-}
-
-#[test]
-fn a_port_is_free_again_after_destroy() {
-    let mut sim = Sim::new();
-    let first = sim.listener(B, port_space::TCP);
-    sim.destroy(B, first);
-    sim.listener(A, port_space::TCP);
 }
 
 #[test]
@@ -390,24 +354,6 @@ fn closing_a_file_destroys_what_is_in_it() {
 }
 
 #[test]
-fn both_ends_in_one_process_need_no_network() {
-    let mut sim = Sim::new();
-    sim.listener(A, port_space::TCP);
-    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
-    sim.world.borrow_mut().mute = true;
-    sim.connect(A, active, b"self").expect("connect");
-    let request = sim.events(A).pop().expect("a request");
-    sim.accept(A, request.id, b"").expect("accept");
-    assert_eq!(kinds(&sim.events(A)), [EventKind::ConnectResponse]);
-    sim.rtu(A, active).expect("rtu");
-    assert_eq!(kinds(&sim.events(A)), [EventKind::Established]);
-    sim.disconnect(A, active);
-    assert_eq!(kinds(&sim.events(A)), [EventKind::Disconnected]);
-    sim.destroy(A, request.id);
-    assert_eq!(kinds(&sim.events(A)), [EventKind::Disconnected]);
-}
-
-#[test]
 fn early_data_establishes_and_the_rtu_adds_nothing() {
     let mut sim = Sim::new();
     sim.listener(B, port_space::TCP);
@@ -419,26 +365,6 @@ fn early_data_establishes_and_the_rtu_adds_nothing() {
     assert_eq!(kinds(&sim.events(B)), [EventKind::Established]);
     sim.events(A);
     sim.rtu(A, active).expect("rtu");
-    assert_eq!(kinds(&sim.events(B)), []);
-}
-
-#[test]
-fn datagram_identifiers_exchange_an_address() {
-    let mut sim = Sim::new();
-    sim.listener(B, port_space::UDP);
-    let active = sim.resolved_to(A, port_space::UDP, "127.0.0.1:7471");
-    assert_eq!(sim.connect(A, active, &[0; 181]), Err(libc::EINVAL));
-    sim.connect(A, active, b"who").expect("connect");
-    let request = sim.events(B).pop().expect("a request");
-    assert_eq!((private(&request).len(), &private(&request)[..4]), (180, &b"who\0"[..]));
-    sim.accept(B, request.id, b"me").expect("accept");
-    let established = sim.events(A).pop().expect("an answer");
-    assert_eq!((established.kind, private(&established).len()), (EventKind::Established, 136));
-    let EventParam::Ud(param) = &established.param else { panic!("datagram parameters") };
-    assert_eq!((param.qp_num, param.qkey), (0x222, 0x0123_4567));
-    // dgid ::ffff:127.0.0.1, sgid index as the device says, global, port 1
-    assert_eq!(param.ah[10..16], [0xff, 0xff, 127, 0, 0, 1]);
-    assert_eq!((param.ah[20], param.ah[29], param.ah[30]), (7, 1, 1));
     assert_eq!(kinds(&sim.events(B)), []);
 }
 
@@ -518,20 +444,6 @@ fn attributes_for_init_are_there_before_a_peer_is() {
     let init = sim.qp_attr(A, udp, 1).expect("attributes");
     assert_eq!((init.u32(0), init.u32(20)), (1 | 1 << 4 | 1 << 5 | 1 << 6, 0x0123_4567));
     assert_eq!(sim.qp_attr(A, tcp, 7).err(), Some(libc::EINVAL));
-}
-
-#[test]
-fn the_passive_side_gets_its_attributes_before_it_answers() {
-    let mut sim = Sim::new();
-    sim.listener(B, port_space::TCP);
-    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
-    sim.connect(A, active, b"").expect("connect");
-    assert_eq!(sim.qp_attr(A, active, 2).err(), Some(libc::EINVAL), "no answer yet");
-    let request = sim.events(B).pop().expect("a request");
-    let init = sim.qp_attr(B, request.id, 1).expect("attributes");
-    assert_eq!(init.u32(36), 2 | 4 | 8, "remote write, read and atomics");
-    let rtr = sim.qp_attr(B, request.id, 2).expect("attributes");
-    assert_eq!((rtr.u32(32), rtr.0[131]), (0x111, 2));
 }
 
 #[test]
