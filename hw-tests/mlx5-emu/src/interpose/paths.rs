@@ -69,28 +69,6 @@ unsafe fn open_any(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) 
     }
 }
 
-/// Defines a C entry point.
-macro_rules! entry {
-    ($doc:literal, $name:ident, ($($arg:ident : $ty:ty),*), $ret:ty, $call:expr) => {
-        #[doc = $doc]
-        ///
-        /// # Safety
-        /// As the C function.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
-            // SAFETY: as promised by the caller.
-            unsafe { $call }
-        }
-    };
-}
-
-/// Defines C entry points that do the same.
-macro_rules! entries {
-    ($doc:literal, $($name:ident)+, $args:tt -> $ret:ty, $call:expr) => {
-        $(entry!($doc, $name, $args, $ret, $call);)+
-    };
-}
-
 entries!("open(2).",
     open open64, (path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
     open_any(libc::AT_FDCWD, path, flags, mode));

@@ -44,8 +44,9 @@ pub(crate) struct QpCap {
 }
 
 /// Why a send queue stands still although it has work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Blocked {
+    #[default]
     No,
     /// Until the timer of this generation fires.
     Timer,
@@ -71,7 +72,7 @@ pub(crate) struct Outstanding {
     pub(crate) syndrome: u16,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Qp {
     pub(crate) qpn: u32,
     pub(crate) context: usize,
@@ -139,52 +140,7 @@ pub(crate) struct Qp {
 impl Qp {
     /// A QP in RESET without rings, CQs and doorbell page.
     pub(crate) fn new(context: usize, kind: QpType) -> Self {
-        Self {
-            qpn: 0,
-            context,
-            pd: None,
-            kind,
-            state: QpState::Reset,
-            attr: QpAttr::default(),
-            cap: QpCap::default(),
-            user_handle: 0,
-            send_cq: None,
-            recv_cq: None,
-            srq: None,
-            xrcd: None,
-            uidx: 0,
-            dc_key: 0,
-            sig_all: false,
-            block_own_multicast: false,
-            scatter_recv: 0,
-            scatter_send: 0,
-            sq: None,
-            sq_count: 0,
-            rq: None,
-            rq_count: 0,
-            rq_shift: 0,
-            record: None,
-            uar_page: u32::MAX,
-            sq_next: 0,
-            sq_done: 0,
-            sq_posted: 0,
-            rq_next: 0,
-            rq_posted: 0,
-            blocked: Blocked::No,
-            timer_generation: 0,
-            rnr_left: 0,
-            retry_left: 0,
-            queued: false,
-            comm_est: false,
-            async_events: 0,
-            drained_event: false,
-            send_sn: 0,
-            expect_sn: 0,
-            outstanding: VecDeque::new(),
-            opens: 1,
-            spread: None,
-            _pins: Vec::new(),
-        }
+        Self { context, kind, uar_page: u32::MAX, opens: 1, ..Self::default() }
     }
 
     /// Whether the send record covers the WQE at `at`, which is not executed yet.

@@ -2,8 +2,9 @@
 //! kernel checks it (`ib_modify_qp_is_ok`).
 
 /// QP types, with the numbers of `enum ibv_qp_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QpType {
+    #[default]
     Rc = 2,
     Uc = 3,
     Ud = 4,
@@ -39,9 +40,10 @@ impl QpType {
 }
 
 /// QP states, with the numbers of `enum ibv_qp_state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QpState {
     /// Fresh.
+    #[default]
     Reset = 0,
     /// Receives may be posted.
     Init = 1,
