@@ -8,19 +8,7 @@
 //! The device is a model for testing drivers and for first steps. It does not model the speed of a
 //! network card.
 //!
-//! Each layer uses those below it:
-//!
-//! | layer | what it is |
-//! |---|---|
-//! | `start`, `fork`, `control`, `orders` | plugging the device in, forks, control by tests |
-//! | `interpose` | functions of the C library for the device's files: device nodes, sysfs |
-//! | `program` | who runs the engine: hooks on libmlx5, threads that sleep, the helper thread |
-//! | `uverbs`, `ucma` | commands: of verbs, of the connection manager |
-//! | `device` | the card and the tables of the commands, under one lock |
-//! | `engine` | the work of the hardware on the card ([`engine::Card`]): doorbells, WQEs, CQEs, timers |
-//! | `wire` | requests and answers, and their ways between processes |
-//! | `objects` | QPs, CQs, SRQs, keys, contexts, faults: values |
-//! | `host` | the machine: system calls, memory, threads, settings |
+//! README.md has the layers, from the functions of the C library down to system calls.
 
 mod control;
 mod device;

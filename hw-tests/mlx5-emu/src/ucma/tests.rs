@@ -12,10 +12,7 @@ use std::time::Duration;
 #[test]
 fn private_data_arrives_padded_to_the_kernels_lengths() {
     let mut sim = Sim::new();
-    sim.listener(B, port_space::TCP);
-    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
-    sim.connect(A, active, b"hello").expect("connect");
-    let request = sim.events(B).pop().expect("a request");
+    let (_, request) = sim.requested(b"hello");
     assert_eq!(request.kind, EventKind::ConnectRequest);
     assert_eq!((private(&request).len(), &private(&request)[..6]), (56, &b"hello\0"[..]));
     sim.accept(B, request.id, b"welcome").expect("accept");
@@ -41,10 +38,7 @@ fn private_data_longer_than_the_message_is_refused() {
 #[test]
 fn each_side_sees_the_others_depth_as_its_resources() {
     let mut sim = Sim::new();
-    sim.listener(B, port_space::TCP);
-    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
-    sim.connect(A, active, b"").expect("connect");
-    let request = sim.events(B).pop().expect("a request");
+    let (_, request) = sim.requested(b"");
     let EventParam::Conn(param) = request.param else { panic!("connection parameters") };
     assert_eq!((param.responder_resources, param.initiator_depth, param.qp_num), (2, 3, 0x111));
     assert_eq!((param.retry_count, param.rnr_retry_count), (6, 7));
@@ -134,10 +128,7 @@ fn death_of_the_peer_while_connecting_rejects() {
 #[test]
 fn the_active_side_may_still_reject_the_answer() {
     let mut sim = Sim::new();
-    sim.listener(B, port_space::TCP);
-    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
-    sim.connect(A, active, b"").expect("connect");
-    let request = sim.events(B).pop().expect("a request");
+    let (active, request) = sim.requested(b"");
     sim.accept(B, request.id, b"").expect("accept");
     assert_eq!(kinds(&sim.events(A)), [EventKind::ConnectResponse]);
     sim.at(A, |cm, cx| cm.reject(cx, FILE, active, 0, Vec::new())).expect("reject");
@@ -147,10 +138,7 @@ fn the_active_side_may_still_reject_the_answer() {
 #[test]
 fn a_request_that_was_withdrawn_can_no_longer_be_accepted() {
     let mut sim = Sim::new();
-    sim.listener(B, port_space::TCP);
-    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
-    sim.connect(A, active, b"").expect("connect");
-    let request = sim.events(B).pop().expect("a request");
+    let (active, request) = sim.requested(b"");
     sim.destroy(A, active);
     // Nobody told the program's name for the new identifier yet: no event, but accept fails.
     assert_eq!(kinds(&sim.events(B)), []);
@@ -182,10 +170,7 @@ fn own_address_in_the_silent_network_answers() {
 #[test]
 fn a_peer_that_got_the_request_has_longer_to_decide() {
     let mut sim = Sim::new();
-    sim.listener(B, port_space::TCP);
-    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
-    sim.connect(A, active, b"").expect("connect");
-    let request = sim.events(B).pop().expect("a request");
+    let (_, request) = sim.requested(b"");
     sim.pass(Duration::from_secs(60));
     assert_eq!(kinds(&sim.events(A)), []);
     sim.pass(Duration::from_secs(20));
@@ -356,10 +341,7 @@ fn closing_a_file_destroys_what_is_in_it() {
 #[test]
 fn early_data_establishes_and_the_rtu_adds_nothing() {
     let mut sim = Sim::new();
-    sim.listener(B, port_space::TCP);
-    let active = sim.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
-    sim.connect(A, active, b"").expect("connect");
-    let request = sim.events(B).pop().expect("a request");
+    let (active, request) = sim.requested(b"");
     sim.accept(B, request.id, b"").expect("accept");
     sim.at(B, |cm, _| cm.notify(FILE, request.id, 4)).expect("notify");
     assert_eq!(kinds(&sim.events(B)), [EventKind::Established]);

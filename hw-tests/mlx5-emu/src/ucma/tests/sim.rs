@@ -204,12 +204,17 @@ impl Sim {
         self.at(side, |cm, cx| cm.destroy_id(cx, FILE, id)).expect("destroy")
     }
 
-    /// A connects to B: (A's identifier, B's).
-    pub(super) fn connected(&mut self) -> (CtxId, CtxId) {
+    /// A asks a listener at B: A's identifier, and B's event.
+    pub(super) fn requested(&mut self, private: &[u8]) -> (CtxId, Event) {
         self.listener(B, port_space::TCP);
         let active = self.resolved_to(A, port_space::TCP, "127.0.0.1:7471");
-        self.connect(A, active, b"hello").expect("connect");
-        let request = self.events(B).pop().expect("a request");
+        self.connect(A, active, private).expect("connect");
+        (active, self.events(B).pop().expect("a request"))
+    }
+
+    /// A connects to B: (A's identifier, B's).
+    pub(super) fn connected(&mut self) -> (CtxId, CtxId) {
+        let (active, request) = self.requested(b"hello");
         self.accept(B, request.id, b"welcome").expect("accept");
         assert_eq!(kinds(&self.events(A)), [EventKind::ConnectResponse]);
         self.rtu(A, active).expect("rtu");
