@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 
 use crate::device::{self, Device};
+use crate::engine::Card;
 use crate::host::config::{Mode, mode};
 use crate::host::{sys, vfile};
 use crate::program::hooks::{driver_polls, guarded};
@@ -69,28 +70,26 @@ impl Drop for Bystander {
     }
 }
 
-impl Device {
-    /// True when one of the descriptors is a completion channel.
-    fn waits_for_completions(&self, list: &[pollfd]) -> bool {
-        list.iter()
-            .filter_map(|entry| self.channel_fds.get(&entry.fd))
-            .any(|&id| self.card.contexts.iter().all(|(_, context)| context.async_channel != Some(id)))
-    }
+/// True when one of the descriptors is a completion channel.
+fn waits_for_completions(device: &Device, list: &[pollfd]) -> bool {
+    list.iter()
+        .filter_map(|entry| device.channel_fds.get(&entry.fd))
+        .any(|&id| device.card.contexts.iter().all(|(_, context)| context.async_channel != Some(id)))
+}
 
-    /// As the poll of a driver that libmlx5 does not serve.
-    fn before_sleep(&mut self) -> Next {
-        let completions = self.card.completions;
-        self.card.driver_step(are_trusted());
-        if self.card.completions != completions {
-            return Next::Look;
-        }
-        match self.card.net.start_waiting() {
-            Waiting::Work => Next::Look,
-            Waiting::Sleep(list) => Next::Sleep(list),
-            Waiting::Taken => {
-                self.card.net.bystanders += 1;
-                Next::Bystander
-            }
+/// As the poll of a driver that libmlx5 does not serve.
+fn before_sleep(card: &mut Card) -> Next {
+    let completions = card.completions;
+    card.driver_step(are_trusted());
+    if card.completions != completions {
+        return Next::Look;
+    }
+    match card.net.start_waiting() {
+        Waiting::Work => Next::Look,
+        Waiting::Sleep(list) => Next::Sleep(list),
+        Waiting::Taken => {
+            card.net.bystanders += 1;
+            Next::Bystander
         }
     }
 }
@@ -116,7 +115,7 @@ fn may_serve(list: &[pollfd]) -> bool {
     };
     // The helper, if there is one, notices the first peer.
     let has_peers = mode == Mode::Stepped || device.card.net.has_peers();
-    !device.card.dead && has_peers && device.waits_for_completions(list)
+    !device.card.dead && has_peers && waits_for_completions(&device, list)
 }
 
 /// ppoll(2) on the program's descriptors, and on others that are not counted.
@@ -156,7 +155,7 @@ unsafe fn wait(list: &mut [pollfd], time: Option<Duration>, mask: *const sigset_
     let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
     loop {
         let mut next = Next::Alone;
-        guarded(|| next = device::lock().before_sleep());
+        guarded(|| next = before_sleep(&mut device::lock().card));
         let (result, over) = match next {
             Next::Look => {
                 // SAFETY: by contract.
