@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, OsString};
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -206,7 +206,11 @@ pub(crate) fn close_fd(fd: RawFd) {
     unsafe { close(fd) };
 }
 
-fn owned(fd: c_int) -> io::Result<OwnedFd> {
+/// The owner of a descriptor that a system call has just made.
+///
+/// # Errors
+/// What the call says, if it failed.
+pub(crate) fn owned(fd: c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -223,7 +227,7 @@ pub(crate) fn memfd(name: &CStr, len: u64) -> io::Result<OwnedFd> {
     let fd =
         owned(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })?;
     // SAFETY: the descriptor is open.
-    if unsafe { libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&fd), len.cast_signed()) } != 0 {
+    if unsafe { libc::ftruncate(fd.as_raw_fd(), len.cast_signed()) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(fd)
@@ -252,6 +256,19 @@ pub(crate) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 pub(crate) fn eventfd(flags: c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers involved.
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) })
+}
+
+/// Wakes who waits for an eventfd.
+pub(crate) fn ring(fd: &OwnedFd) {
+    // SAFETY: no pointers to our memory are kept; eventfd_write takes a number.
+    unsafe { libc::eventfd_write(fd.as_raw_fd(), 1) };
+}
+
+/// Resets an eventfd that does not block.
+pub(crate) fn silence(fd: &OwnedFd) {
+    let mut count = 0;
+    // SAFETY: `count` is a valid place.
+    unsafe { libc::eventfd_read(fd.as_raw_fd(), &raw mut count) };
 }
 
 /// A pipe: its reading and its writing end.

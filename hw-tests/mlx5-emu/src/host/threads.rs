@@ -17,9 +17,7 @@ pub(crate) struct Ready(Arc<OwnedFd>);
 
 impl Ready {
     pub(crate) fn tell(self) {
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes of a local array.
-        unsafe { sys::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        sys::ring(&self.0);
     }
 }
 

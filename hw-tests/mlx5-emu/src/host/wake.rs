@@ -1,5 +1,4 @@
 //! What ends the sleep of the helper thread ([`crate::program::helper`]).
-#![expect(unsafe_code, reason = "reads and writes of an eventfd")]
 
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::sync::OnceLock;
@@ -29,25 +28,21 @@ pub(crate) fn wake() {
     if SLEEPING.load(Ordering::SeqCst)
         && let Some(Some(fd)) = EVENT.get()
     {
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes of a local array.
-        unsafe { sys::write(fd.as_raw_fd(), one.as_ptr().cast(), 8) };
+        sys::ring(fd);
     }
 }
 
 /// Waits for a descriptor, a wake-up or the end of `time`. Returns false if the time ended the
 /// wait. `wakes` is what [`count`] returned before the caller looked for work.
 pub(crate) fn sleep(descriptors: &[RawFd], time: Duration, wakes: u64) -> bool {
-    let event = EVENT.get().and_then(Option::as_ref).map(|fd| fd.as_raw_fd());
+    let event = EVENT.get().and_then(Option::as_ref);
     let mut list = descriptors.to_vec();
-    list.extend(event);
+    list.extend(event.map(|fd| fd.as_raw_fd()));
     SLEEPING.store(true, Ordering::SeqCst);
     let awoken = count() != wakes || sys::wait_for(&list, time);
     SLEEPING.store(false, Ordering::SeqCst);
     if awoken && let Some(fd) = event {
-        let mut drained = [0u8; 8];
-        // SAFETY: eight bytes of a local array.
-        unsafe { libc::read(fd, drained.as_mut_ptr().cast(), 8) };
+        sys::silence(fd);
     }
     awoken
 }

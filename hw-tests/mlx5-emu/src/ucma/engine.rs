@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::links::{Arrival, Links, WAKE};
 use super::sock;
 use super::state::{Cm, Cx, Device, FileId, Timing};
-use crate::host::threads;
+use crate::host::{sys, threads};
 
 /// Time an unanswered message may take, in milliseconds, from the environment.
 const TIMEOUT_VARIABLE: &str = "MLX5_EMU_CM_TIMEOUT_MS";
@@ -68,7 +68,7 @@ fn timing() -> Timing {
 impl Engine {
     fn new() -> io::Result<Self> {
         let links = Links::new(crate::host::config::session())?;
-        let wake = crate::host::sys::eventfd(libc::EFD_NONBLOCK)?;
+        let wake = sys::eventfd(libc::EFD_NONBLOCK)?;
         links.poll().add(wake.as_raw_fd(), WAKE)?;
         let device = Device {
             node_guid: crate::host::gids::NODE_GUID,
@@ -102,7 +102,7 @@ impl Engine {
         for (file, bell) in &mut self.bells {
             let pending = self.cm.pending(*file) > 0;
             if pending && !bell.rung {
-                bell.rung = sock::send(&bell.end, &[1]).is_ok();
+                bell.rung = sys::send_packet(bell.end.as_raw_fd(), &[1]).is_ok();
             } else if !pending
                 && bell.rung
                 && let Some((_, fd)) = known.iter().find(|(known, _)| known == file)
@@ -115,7 +115,7 @@ impl Engine {
             && next < sleeping
         {
             self.sleeping = None;
-            sock::ring(&self.wake);
+            sys::ring(&self.wake);
         }
     }
 
@@ -137,7 +137,7 @@ impl Engine {
 /// EBADF when there is no manager: the file was opened by a parent process.
 pub(super) fn with<R>(known: &[(FileId, RawFd)], f: impl FnOnce(&mut Cm, &mut Cx<'_>) -> R) -> io::Result<R> {
     let mut guard = lock();
-    let engine = guard.as_mut().ok_or_else(|| crate::host::sys::errno(libc::EBADF))?;
+    let engine = guard.as_mut().ok_or_else(|| sys::errno(libc::EBADF))?;
     let result = engine.run(f);
     engine.settle(known);
     Ok(result)
@@ -191,7 +191,7 @@ fn serve(poll: RawFd, ready: threads::Ready) {
         let mut arrivals = Vec::new();
         for token in tokens {
             if token == WAKE {
-                sock::silence(&engine.wake);
+                sys::silence(&engine.wake);
             } else {
                 engine.links.ready(token, &mut arrivals);
             }

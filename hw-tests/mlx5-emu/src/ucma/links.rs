@@ -16,6 +16,7 @@ use super::abi::Errno;
 use super::net::{DialError, LinkId, Name, Net};
 use super::sock::{self, Poll};
 use super::wire::{MAX_BYTES, Packet};
+use crate::host::sys;
 
 /// Token of the eventfd that wakes the thread.
 pub(super) const WAKE: u64 = 0;
@@ -170,7 +171,7 @@ impl Links {
                 return;
             };
             let Ok(socket) = sock::accept(&bound.socket) else { return };
-            if !crate::host::sys::is_own_peer(socket.as_raw_fd()) {
+            if !sys::is_own_peer(socket.as_raw_fd()) {
                 continue;
             }
             let silent = self.silent();
@@ -220,7 +221,7 @@ impl Links {
             return;
         }
         while let Some(packet) = link.outbox.front() {
-            match sock::send(&link.socket, packet) {
+            match sys::send_packet(link.socket.as_raw_fd(), packet) {
                 Ok(()) => drop(link.outbox.pop_front()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // Reading finds the end.
@@ -268,7 +269,7 @@ impl Net for Links {
         }
         // The connect call shows which process listens. If a link to this process exists already,
         // the new socket is not needed.
-        if !crate::host::sys::is_own_peer(socket.as_raw_fd()) {
+        if !sys::is_own_peer(socket.as_raw_fd()) {
             return Err(DialError::Refused);
         }
         let pid = sock::peer_pid(&socket);
@@ -287,7 +288,7 @@ impl Net for Links {
             entry.outbox.push_back(packet);
             return;
         }
-        match sock::send(&entry.socket, &packet) {
+        match sys::send_packet(entry.socket.as_raw_fd(), &packet) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 entry.outbox.push_back(packet);
@@ -376,7 +377,7 @@ mod tests {
             let caller = sock::socket().expect("socket");
             sock::connect(&caller, &server.socket_name(&name)).expect("connect");
             // No packet that the device knows: it is read all the same.
-            sock::send(&caller, &[0xff]).expect("send");
+            sys::send_packet(caller.as_raw_fd(), &[0xff]).expect("send");
             callers.push(caller);
             server.ready(token, &mut arrivals);
         }

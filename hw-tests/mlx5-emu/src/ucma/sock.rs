@@ -2,17 +2,14 @@
 #![expect(unsafe_code, reason = "socket and epoll system calls")]
 
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
 use libc::{c_int, sockaddr_un, socklen_t};
 
+use crate::host::sys;
+
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-fn owned(result: c_int) -> io::Result<OwnedFd> {
-    // SAFETY: a descriptor just made by the kernel, owned by nobody else.
-    check(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// The address of an abstract name.
@@ -35,7 +32,7 @@ fn address(name: &str) -> io::Result<(sockaddr_un, socklen_t)> {
 pub(super) fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers involved.
-    owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+    sys::owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
 }
 
 /// A close-on-exec SOCK_DGRAM socket. Its names are apart from those of [`socket`]; a name that is
@@ -43,7 +40,7 @@ pub(super) fn socket() -> io::Result<OwnedFd> {
 pub(super) fn datagrams() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers involved.
-    owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+    sys::owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
 }
 
 /// Takes the abstract name.
@@ -70,17 +67,12 @@ pub(super) fn connect(fd: &OwnedFd, name: &str) -> io::Result<()> {
 pub(super) fn accept(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: null address and length are allowed: the caller's name is not asked for.
-    owned(unsafe { libc::accept4(fd.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) })
+    sys::owned(unsafe { libc::accept4(fd.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) })
 }
 
 /// Process id at the other end; 0 when it is not visible from here.
 pub(super) fn peer_pid(fd: &OwnedFd) -> i32 {
-    crate::host::sys::peer_of(fd.as_raw_fd()).map_or(0, |peer| peer.pid)
-}
-
-/// Sends one packet without blocking; EAGAIN when the other side is slow.
-pub(super) fn send(fd: &OwnedFd, packet: &[u8]) -> io::Result<()> {
-    crate::host::sys::send_packet(fd.as_raw_fd(), packet)
+    sys::peer_of(fd.as_raw_fd()).map_or(0, |peer| peer.pid)
 }
 
 /// Receives one packet: 0 bytes when the other side is gone, EAGAIN when there is none.
@@ -96,7 +88,7 @@ pub(super) struct Poll(OwnedFd);
 impl Poll {
     pub(super) fn new() -> io::Result<Self> {
         // SAFETY: no pointers involved.
-        owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Self)
+        sys::owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Self)
     }
 
     pub(super) fn raw(&self) -> RawFd {
@@ -134,17 +126,4 @@ pub(super) fn wait(poll: RawFd, timeout_ms: c_int) -> io::Result<Vec<u64>> {
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Vec::new()),
         Err(error) => Err(error),
     }
-}
-
-/// Wakes the thread that waits for the eventfd.
-pub(super) fn ring(fd: &OwnedFd) {
-    // SAFETY: no pointers to our memory are kept; eventfd_write takes a number.
-    unsafe { libc::eventfd_write(fd.as_raw_fd(), 1) };
-}
-
-/// Resets a non-blocking eventfd.
-pub(super) fn silence(fd: &OwnedFd) {
-    let mut count = 0;
-    // SAFETY: `count` is a valid place.
-    unsafe { libc::eventfd_read(fd.as_raw_fd(), &raw mut count) };
 }
