@@ -27,11 +27,9 @@ run_tests := cargo run --quiet $(locked) -p doorbell-test-runner --
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 echo := $(abspath $(target_dir))/release/doorbell-echo
 
-# libdoorbell.so as it is installed and measured: with link-time optimisation. cargo does that only if it
-# builds the crate as a C library and not as a Rust library as well, hence a separate build.
-dat_library := $(target_dir)/lto/release/libdoorbell.so
-build_dat_library := cargo rustc $(locked) --release -p doorbell --lib --crate-type cdylib \
-	--config 'profile.release.lto="fat"' --config profile.release.codegen-units=1 --target-dir "$(target_dir)/lto"
+# libdoorbell.so as it is installed and measured, with link-time optimisation.
+dat_library := $(target_dir)/capi/libdoorbell.so
+build_dat_library := cargo build $(locked) --profile capi -p doorbell-capi
 
 # The folders of make install. DESTDIR is put in front of each.
 prefix ?= /usr/local
@@ -94,7 +92,7 @@ hw-test: setup ## everything on an mlx5 device of this machine, in one report (D
 	QUICK=$(QUICK) DAT_LIBRARY="$(dat_library)" hw-tests/hw-test $(DEVICE) $(PEER)
 
 bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the software device (QUICK=1: in seconds; DEVICE=mlx5_0: on a device of this machine)
-	cargo build $(locked) --release -p doorbell -p mlx5-emu -p doorbell-benches -p doorbell-verbs
+	cargo build $(locked) --release -p mlx5-emu -p doorbell-benches -p doorbell-verbs
 	$(build_dat_library)
 	"$(target_dir)/release/compare" --libdoorbell "$(dat_library)" $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE)) --out target/bench/report.json
 

@@ -297,7 +297,10 @@ pub fn library(name: &str) -> Result<PathBuf> {
     let folders = program.ancestors().skip(1).take(2);
     let found = folders.flat_map(|f| [f.join(name), f.join("deps").join(name)]).find(|path| path.exists());
     found.with_context(|| {
-        format!("no {name} near {}: build doorbell, mlx5-emu and doorbell-verbs as well", program.display())
+        format!(
+            "no {name} near {}: build doorbell-capi, mlx5-emu and doorbell-verbs as well",
+            program.display()
+        )
     })
 }
 

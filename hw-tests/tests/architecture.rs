@@ -1,7 +1,7 @@
 //! ARCHITECTURE.md and README.md name files and functions: each has to exist.
 //!
-//! In code spans, `FOLDER/FILE` is a path from the repository's root or from provider/src, and
-//! `FILE::NAME` or `FILE::TYPE::FIELD` is a name that this file defines. The table of locks has
+//! In code spans, `FOLDER/FILE` is a path from the repository's root or from provider/src, capi/FILE
+//! one from provider/capi/src, and `FILE::NAME` or `FILE::TYPE::FIELD` is a name that this file defines. The table of locks has
 //! the levels and the names of provider/src/sync.rs.
 
 use std::fs;
@@ -58,14 +58,18 @@ fn reference(span: &str) -> Option<Reference<'_>> {
 }
 
 fn find(path: &str) -> Option<PathBuf> {
-    [root().join(path), root().join("provider/src").join(path)].into_iter().find(|path| path.exists())
+    let capi = path.strip_prefix("capi/").map(|path| root().join("provider/capi/src").join(path));
+    [root().join(path), root().join("provider/src").join(path)]
+        .into_iter()
+        .chain(capi)
+        .find(|path| path.exists())
 }
 
 /// Whether the file defines this name: as an item, as a field at the start of a line, or as an item
 /// of C. Comments and uses of the name do not count.
 fn defines(text: &str, name: &str) -> bool {
-    const ITEMS: [&str; 9] =
-        ["fn", "struct", "enum", "static", "const", "trait", "type", "macro_rules!", "#define"];
+    const ITEMS: [&str; 10] =
+        ["fn", "struct", "enum", "static", "const", "trait", "type", "mod", "macro_rules!", "#define"];
     let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.lines().map(str::trim_start).filter(|line| !line.starts_with("//")).any(|line| {
         line.match_indices(name).any(|(at, _)| {

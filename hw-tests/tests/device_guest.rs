@@ -133,11 +133,11 @@ fn conf() -> &'static Path {
     })
 }
 
-/// libdoorbell.so as cargo built it for this test: in the folder of the test executable.
+/// libdoorbell.so, in the folder of the test executable.
 fn library() -> PathBuf {
     let exe = std::env::current_exe().expect("a test has an executable");
     let library = exe.parent().expect("an executable is in a folder").join("libdoorbell.so");
-    assert!(library.exists(), "cargo did not leave {} behind", library.display());
+    assert!(library.exists(), "no {}: cargo build -p doorbell-capi", library.display());
     library
 }
 

@@ -15,14 +15,16 @@ use std::time::{Duration, Instant};
 /// A consumer notification object (`DAT_CNO_HANDLE`). Clones are the same CNO.
 #[derive(Clone, Debug)]
 pub struct Cno {
-    pub(crate) inner: Arc<CnoInner>,
+    #[doc(hidden)]
+    pub inner: Arc<CnoInner>,
 }
 
 /// A function that runs on the thread that triggers the CNO. Its argument is the EVD that
 /// triggered.
-pub(crate) type Upcall = Arc<dyn Fn(EvdId) + Send + Sync>;
+pub type Upcall = Arc<dyn Fn(EvdId) + Send + Sync>;
 
-pub(crate) struct CnoInner {
+/// The object behind a [`Cno`].
+pub struct CnoInner {
     id: u64,
     device: Arc<Device>,
     state: Mutex<{ rank::TABLE }, State>,
@@ -182,12 +184,13 @@ impl CnoInner {
         }
     }
 
-    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    /// The descriptor that becomes readable, if the CNO has one.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(|fd| fd.as_fd())
     }
 
     /// Sets the function that is called at every trigger from now on.
-    pub(crate) fn set_upcall(&self, upcall: Option<Upcall>) {
+    pub fn set_upcall(&self, upcall: Option<Upcall>) {
         *self.upcall.lock().unwrap() = upcall;
     }
 

@@ -161,7 +161,8 @@ impl Ep {
 
     /// Checks whether [`Ep::free`] would succeed. The answer is valid until the EP is given to an
     /// RSP or a request.
-    pub(crate) fn can_free(&self) -> Result<()> {
+    #[doc(hidden)]
+    pub fn can_free(&self) -> Result<()> {
         self.inner.check()?;
         let state = self.inner.state();
         match state {

@@ -20,11 +20,13 @@ const MAX_UD_REJECT_DATA: usize = 136;
 /// rejects it.
 #[derive(Debug)]
 pub struct Cr {
-    pub(crate) inner: Arc<CrInner>,
+    #[doc(hidden)]
+    pub inner: Arc<CrInner>,
 }
 
+/// The object behind a [`Cr`].
 #[derive(Debug)]
-pub(crate) struct CrInner {
+pub struct CrInner {
     pub(crate) device: Arc<Device>,
     token: u64,
     remote: Option<SocketAddr>,
@@ -85,7 +87,8 @@ impl Cr {
     }
 
     /// The consumer context of the EP that an RSP has reserved for the request.
-    pub(crate) fn reserved_context(&self) -> Option<u64> {
+    #[doc(hidden)]
+    pub fn reserved_context(&self) -> Option<u64> {
         if self.inner.device.is_inherited() {
             return None;
         }
@@ -194,13 +197,21 @@ impl CrInner {
         Ok(outcome)
     }
 
-    pub(crate) fn accept(&self, ep: &Arc<EpInner>, private_data: &[u8]) -> Result<()> {
+    /// As [`Cr::accept`].
+    ///
+    /// # Errors
+    /// As [`Cr::accept`].
+    pub fn accept(&self, ep: &Arc<EpInner>, private_data: &[u8]) -> Result<()> {
         let accepted = self.answer(|| self.accept_with(ep, private_data))?;
         self.after_accept(ep, accepted);
         Ok(())
     }
 
-    pub(crate) fn accept_reserved(&self, private_data: &[u8]) -> Result<()> {
+    /// Accepts with the EP of the RSP.
+    ///
+    /// # Errors
+    /// As [`Cr::accept`].
+    pub fn accept_reserved(&self, private_data: &[u8]) -> Result<()> {
         let (ep, accepted) = self.answer(|| {
             let none = || match self.is_open() {
                 true => Error::handle(Subtype::InvalidHandleEp, "EP (the request has none)"),
@@ -235,7 +246,10 @@ impl CrInner {
     }
 
     /// Rejects and consumes the request, even if the peer has given up.
-    pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`Cr::reject`].
+    pub fn reject(&self, private_data: &[u8]) -> Result<()> {
         let most = if self.requester.is_some() { MAX_UD_REJECT_DATA } else { MAX_REJECT_DATA };
         if private_data.len() > most {
             let text = format!("{} bytes of private data, at most {most} fit", private_data.len());

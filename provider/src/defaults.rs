@@ -8,8 +8,9 @@ use crate::sync::{Mutex, rank};
 use crate::types::EvdFlags;
 use std::sync::Arc;
 
+/// The EVD and the PZ of EPs of an IA that were given none.
 #[derive(Debug)]
-pub(crate) struct Defaults {
+pub struct Defaults {
     device: Arc<Device>,
     made: Mutex<{ rank::DEFAULTS }, Made>,
 }
@@ -50,7 +51,7 @@ impl Defaults {
 
     /// Harvests the EVD that discards completions, which releases their SRQ entries. Returns true
     /// if entries may have been released.
-    pub(crate) fn harvest_discards(&self) -> bool {
+    pub fn harvest_discards(&self) -> bool {
         let evd = self.made.lock().unwrap().discards.clone();
         evd.is_some_and(|evd| evd.harvest_now().is_ok())
     }

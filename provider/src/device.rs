@@ -55,10 +55,13 @@ pub(crate) trait AsyncSink: Send + Sync {
     fn announce_async(&self);
 }
 
-pub(crate) struct Device {
-    pub(crate) attr: IaAttr,
+/// An open device with its port, and what its objects share.
+pub struct Device {
+    /// What the device can do.
+    pub attr: IaAttr,
     pub(crate) provider_attr: ProviderAttr,
-    pub(crate) path: DataPath,
+    /// How its queues are driven.
+    pub path: DataPath,
     pub(crate) settings: IaSettings,
     pub(crate) port: u8,
     pub(crate) lmrs: &'static LmrTable,
@@ -72,7 +75,8 @@ pub(crate) struct Device {
     /// A protection domain for the next PZ, unless there is none: the first, or that of a freed PZ.
     /// The device takes longer to create and to free a domain than the rest of these calls takes.
     spare_pd: Mutex<{ rank::TABLE }, Option<Pd>>,
-    pub(crate) counts: IaCounts,
+    /// The counters of the IA.
+    pub counts: IaCounts,
     /// The device has had an EP for datagrams.
     pub(crate) sends_datagrams: AtomicBool,
     async_sink: Mutex<{ rank::TABLE }, Option<Arc<dyn AsyncSink>>>,
@@ -84,7 +88,7 @@ pub(crate) struct Device {
     /// Dropped after everything that uses it.
     pub(crate) cm: Cm,
     /// Dropped last.
-    pub(crate) context: Context,
+    pub context: Context,
 }
 
 /// Makes librdmacm open the device, which it does for the first id on the device and never again in

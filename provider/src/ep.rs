@@ -26,7 +26,7 @@ pub(crate) use chain::PoolSend;
 pub use chain::{ChainError, ChainRequest};
 pub(crate) use control::Control;
 pub use modify::EpChange;
-pub(crate) use request::RequestKind;
+pub use request::RequestKind;
 pub(crate) use window::WindowRequest;
 
 use self::ud_state::UdState;
@@ -64,7 +64,8 @@ use std::sync::{Arc, Weak};
 /// 3. Drop the EP.
 #[derive(Debug)]
 pub struct Ep {
-    pub(crate) inner: Arc<EpInner>,
+    #[doc(hidden)]
+    pub inner: Arc<EpInner>,
 }
 
 /// The EVDs of a new EP. Each is optional (R134).
@@ -115,21 +116,24 @@ pub struct EpStatus {
     pub request_idle: bool,
 }
 
+/// The object behind an [`Ep`].
 #[derive(Debug)]
-pub(crate) struct EpInner {
+pub struct EpInner {
     pub(crate) id: EpId,
-    pub(crate) device: Arc<Device>,
+    /// The device of the IA.
+    pub device: Arc<Device>,
     pub(crate) defaults: Arc<Defaults>,
     /// The cell through which service points and connection requests find the EP.
     pub(crate) cell: Arc<EpCell>,
     /// The number of connection attempts so far. Written under the lock of `control`.
     attempt: AtomicU64,
     /// The part of the EP that posts and completions need.
-    pub(crate) pair: Arc<QueuePair>,
+    pub pair: Arc<QueuePair>,
     pub(crate) recv_evd: Arc<EvdInner>,
     pub(crate) request_evd: Arc<EvdInner>,
     connect_evd: Mutex<{ rank::CONNECT_EVD }, Option<Arc<EvdInner>>>,
-    pub(crate) srq: Option<Arc<SrqInner>>,
+    /// The SRQ from which it receives.
+    pub srq: Option<Arc<SrqInner>>,
     /// Held by the thread that completes what an ended connection has left, and by a reset. No
     /// agent runs under it.
     pub(crate) ending: Mutex<{ rank::ENDING }, ()>,

@@ -364,7 +364,8 @@ impl Error {
     }
 }
 
-pub(crate) fn code(ty: ReturnType, sub: Subtype) -> u32 {
+/// `DAT_RETURN`.
+pub fn code(ty: ReturnType, sub: Subtype) -> u32 {
     CLASS_ERROR | ty as u32 | u32::from(sub as u16)
 }
 

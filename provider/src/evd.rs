@@ -19,10 +19,11 @@ mod queue;
 mod streams;
 mod wait;
 
-pub(crate) use self::dequeue::NotTaken;
+pub use self::dequeue::NotTaken;
 use self::patience::Patience;
 use self::queue::{Alert, Batch, Deferred, Pairs, SlowPath, is_dto};
-pub(crate) use self::queue::{Queue, Stream, StreamKind, Take, TakeMany};
+pub use self::queue::{Queue, Take};
+pub(crate) use self::queue::{Stream, StreamKind, TakeMany};
 pub(crate) use self::wait::Wait;
 use crate::counters::{Counters, EvdCounter, EvdCounts};
 use crate::datapath::{CqPath, DirectCqs};
@@ -45,7 +46,8 @@ const OTHERS: usize = 4096;
 /// the EVD.
 #[derive(Clone, Debug)]
 pub struct Evd {
-    pub(crate) inner: Arc<EvdInner>,
+    #[doc(hidden)]
+    pub inner: Arc<EvdInner>,
 }
 
 /// Why a wait returned no event.
@@ -76,10 +78,12 @@ pub struct EvdParam {
     pub queued: usize,
 }
 
-pub(crate) struct EvdInner {
+/// The object behind an [`Evd`].
+pub struct EvdInner {
     pub(crate) id: EvdId,
     pub(crate) device: Arc<Device>,
-    pub(crate) flags: EvdFlags,
+    /// The streams that it takes.
+    pub flags: EvdFlags,
     pub(crate) context: AtomicU64,
     channel: Option<CompChannel>,
     /// The consumer gave no EVD for this stream: completions are harvested and discarded (R87).
@@ -91,7 +95,8 @@ pub(crate) struct EvdInner {
     interrupted: AtomicBool,
     wake: Signal,
     patience: Patience,
-    pub(crate) queue: BiasedMutex<{ rank::QUEUE }, Queue>,
+    /// The events, and the CQs from which completions come.
+    pub queue: BiasedMutex<{ rank::QUEUE }, Queue>,
     /// Memory reserved for the timers that the EVD sets on the progress thread.
     _timers: Option<ReservedTimers>,
 }
@@ -271,8 +276,10 @@ pub(crate) fn empty() -> Error {
 
 /// The result of [`EvdInner::dequeue_fast`].
 #[derive(Debug)]
-pub(crate) enum Polled<T> {
+pub enum Polled<T> {
+    /// What the fast path has made of a completion.
     Dto(T),
+    /// There is no event.
     Empty,
     /// The fast path cannot decide: the caller must use [`EvdInner::dequeue_slow`].
     Slow,

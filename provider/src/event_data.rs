@@ -75,13 +75,17 @@ impl DtoCompletion {
 
 /// The event of a success that has no effect when the consumer takes it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Success {
+pub struct Success {
     pub(crate) ep: EpId,
-    pub(crate) ep_context: u64,
-    pub(crate) cookie: u64,
+    /// The consumer's context of the EP.
+    pub ep_context: u64,
+    /// As given with the work request.
+    pub cookie: u64,
     pub(crate) pool: u32,
-    pub(crate) length: u32,
-    pub(crate) op: DtoOp,
+    /// The number of bytes moved.
+    pub length: u32,
+    /// What has completed.
+    pub op: DtoOp,
 }
 
 impl From<Success> for DtoCompletion {
@@ -170,7 +174,8 @@ pub struct DatagramEvent {
     /// pads it with zeros. On the EP that answered, it comes with the request.
     pub private_data: Vec<u8>,
     /// The CM handle that the C consumer frees; 0 for none.
-    pub(crate) cm: u64,
+    #[doc(hidden)]
+    pub cm: u64,
 }
 
 /// Kinds of [`DatagramEvent`].
@@ -267,11 +272,14 @@ pub mod reason {
 
 /// An event other than a completion, as an EVD queues it.
 #[derive(Debug)]
-pub(crate) enum Notice {
+pub enum Notice {
+    /// Of a connection.
     Connection(ConnectionEvent),
-    /// Boxed because the event is large and rare.
+    /// Of datagrams. Boxed because the event is large and rare.
     Datagram(Box<DatagramEvent>),
+    /// Of the device or an object.
     Async(AsyncEvent),
+    /// Posted by the program: its context.
     Software(u64),
     /// A connection request: a [`CrArrival`](crate::CrArrival), which holds objects that an EVD
     /// does not know. Dropping it rejects the request.
@@ -280,9 +288,10 @@ pub(crate) enum Notice {
 
 /// An event or completion that a dequeue takes from an EVD.
 #[derive(Debug)]
-pub(crate) enum Dequeued {
+pub enum Dequeued {
     /// A completion. The completion of a bind carries the RMR's number in place of the pool.
     Dto(DtoCompletion),
+    /// Any other event.
     Notice(Notice),
 }
 

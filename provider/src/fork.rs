@@ -42,7 +42,7 @@ struct Known {
 /// A part of the crate with locks that all threads of the process share. A fork takes them in this
 /// order.
 #[derive(Clone, Copy)]
-pub(crate) enum Part {
+pub enum Part {
     /// The handles of C programs.
     Handles,
     /// The send registers that the direct path rings.
@@ -79,7 +79,7 @@ fn known() -> MutexGuard<'static, Known> {
 /// Registers the shared locks of `part`: `hold` takes them before a fork, and `forget` runs in the
 /// child. To be called before one of the locks is taken for the first time. Waits for a fork that
 /// is under way.
-pub(crate) fn share(part: Part, hold: fn() -> Vec<Box<dyn Any>>, forget: fn()) {
+pub fn share(part: Part, hold: fn() -> Vec<Box<dyn Any>>, forget: fn()) {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     shared[part as usize] = Some(Shared { hold, forget });
 }
@@ -108,7 +108,7 @@ pub(crate) fn is_child() -> bool {
 }
 
 /// Registers the fork handlers, once.
-pub(crate) fn watch() {
+pub fn watch() {
     static WATCHED: AtomicBool = AtomicBool::new(false);
     // No `Once`: a child would wait for a thread of the parent that was in it.
     if !WATCHED.swap(true, Ordering::Relaxed) {

@@ -3,7 +3,7 @@
 /// Tells the compiler that the condition is true nearly always, so that the check stays a plain
 /// branch instead of becoming part of a computed condition.
 #[inline(always)]
-pub(crate) fn likely(condition: bool) -> bool {
+pub fn likely(condition: bool) -> bool {
     if !condition {
         unlikely();
     }

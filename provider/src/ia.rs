@@ -21,7 +21,8 @@ const ASYNC_QLEN: usize = 4096;
 /// An interface adapter (`DAT_IA_HANDLE`): an open device. Dropping an `Ia` closes it abruptly.
 #[derive(Debug)]
 pub struct Ia {
-    pub(crate) device: Arc<Device>,
+    #[doc(hidden)]
+    pub device: Arc<Device>,
     pub(crate) defaults: Arc<Defaults>,
     async_evd: Evd,
 }
@@ -210,7 +211,8 @@ impl Ia {
 
     /// Checks whether [`Ia::close`] would succeed. The answer is valid until objects are created or
     /// freed.
-    pub(crate) fn can_close(&self, how: CloseFlags) -> Result<()> {
+    #[doc(hidden)]
+    pub fn can_close(&self, how: CloseFlags) -> Result<()> {
         self.device.check_inherited(Subtype::InvalidHandleIa, "IA")?;
         match self.what_is_left() {
             Some(left) if how == CloseFlags::Graceful => Err(Error::state(

@@ -34,7 +34,6 @@
 
 mod attr;
 mod bounded_queue;
-mod capi;
 mod cno;
 mod conn;
 mod counters;
@@ -102,6 +101,45 @@ pub use types::{
 };
 
 pub use ud::GRH_LEN;
+
+/// What the C library in `provider/capi` uses of this crate's inside. Not part of the API: any version
+/// may change it, and safe programs that use it can make a device access their memory.
+#[doc(hidden)]
+pub mod inside {
+    pub use crate::cno::{CnoInner, Upcall};
+    pub use crate::counters::IaCounts;
+    pub use crate::cr::CrInner;
+    pub use crate::datapath::verbs::{Refused, Staged};
+    pub use crate::datapath::{DataPath, WrInfo};
+    pub use crate::defaults::Defaults;
+    pub use crate::device::Device;
+    pub use crate::ep::{EpInner, RequestKind};
+    pub use crate::error::code;
+    pub use crate::evd::{EvdInner, NotTaken, Polled, Queue, Take};
+    pub use crate::event_data::{Dequeued, Notice, Success};
+    pub use crate::hint::likely;
+    pub use crate::lmr::LmrInner;
+    pub use crate::memory::table;
+    pub use crate::process::Uncancelled;
+    pub use crate::queue_pair::{QueuePair, Receives, Request, Requests};
+    pub use crate::rmr::{RmrInner, Target};
+    pub use crate::shared_recv::SharedRecv;
+    pub use crate::srq::SrqInner;
+    pub use crate::types::{ByNumber, Destination, MAX_IOV, NumberHasher};
+
+    /// Forks of the process.
+    pub mod fork {
+        pub use crate::fork::{Part, share, watch};
+    }
+
+    /// Locks with ranks.
+    pub mod sync {
+        pub use crate::sync::{
+            BiasedMutex, BiasedMutexGuard, Door, DoorGuard, DoorPass, Mutex, MutexGuard, RwLock,
+            RwLockReadGuard, RwLockWriteGuard, rank,
+        };
+    }
+}
 
 #[doc = include_str!("../SOUNDNESS.md")]
 pub mod soundness {}

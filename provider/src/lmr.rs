@@ -29,11 +29,13 @@ const PAGE: usize = 4096;
 /// Registered memory (`DAT_LMR_HANDLE`). Dropping it frees it.
 #[derive(Debug)]
 pub struct Lmr {
-    pub(crate) inner: Arc<LmrInner>,
+    #[doc(hidden)]
+    pub inner: Arc<LmrInner>,
 }
 
+/// The object behind an [`Lmr`].
 #[derive(Debug)]
-pub(crate) struct LmrInner {
+pub struct LmrInner {
     pub(crate) device: Arc<Device>,
     pub(crate) pz: Arc<PzInner>,
     mr: Mutex<{ rank::TABLE }, Option<Mr>>,

@@ -93,7 +93,10 @@ pub(crate) fn queue<T>(n: usize) -> Result<VecDeque<T>, TryReserveError> {
 }
 
 /// A table of `n` entries, made by their numbers.
-pub(crate) fn table<T>(n: usize, entry: impl FnMut(usize) -> T) -> Result<Box<[T]>, TryReserveError> {
+///
+/// # Errors
+/// No memory.
+pub fn table<T>(n: usize, entry: impl FnMut(usize) -> T) -> Result<Box<[T]>, TryReserveError> {
     let mut table = list(n)?;
     table.extend((0..n).map(entry));
     // The length is the capacity, so nothing is reallocated.

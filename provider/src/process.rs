@@ -98,10 +98,11 @@ const CANCEL_DISABLE: c_int = 1;
 
 /// While this value lives, pthread_cancel(3) does not end the thread. It would unwind functions of
 /// Rust, which ends the process.
-pub(crate) struct Uncancelled(c_int);
+pub struct Uncancelled(c_int);
 
 impl Uncancelled {
-    pub(crate) fn begin() -> Self {
+    /// The state before this call returns when the value is dropped.
+    pub fn begin() -> Self {
         let mut old = 0;
         // SAFETY: a known state, and a variable for the former one.
         unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut old) };

@@ -284,7 +284,11 @@ impl Cr {
 }
 
 impl CrInner {
-    pub(crate) fn hand_off(&self, to: ConnQual) -> Result<()> {
+    /// As [`Cr::hand_off`].
+    ///
+    /// # Errors
+    /// As [`Cr::hand_off`].
+    pub fn hand_off(&self, to: ConnQual) -> Result<()> {
         let (sp, arrival) =
             self.answer(|| self.pass_on(|request| ServicePoint::take_anywhere(&self.device, to, request)))?;
         sp.announce(arrival);

@@ -14,9 +14,10 @@ mod receives;
 mod ring;
 
 pub(crate) use self::last_pool::LastPool;
-pub(crate) use self::receives::{PrePosted, Receive, Receives};
+pub use self::receives::Receives;
+pub(crate) use self::receives::{PrePosted, Receive};
 pub(crate) use self::ring::Ring;
-pub(crate) use crate::datapath::Request;
+pub use crate::datapath::Request;
 
 use crate::counters::{Posted, Received, ReceivedAs};
 use crate::datapath::{Completion, SendQueue, WrId, WrInfo, entries::CompletedUpTo};
@@ -59,7 +60,7 @@ bitflags! {
 
 /// The ring of posted requests.
 #[derive(Debug)]
-pub(crate) struct Requests {
+pub struct Requests {
     pub(crate) qp: Arc<Qp>,
     pub(crate) queue: SendQueue,
     pub(crate) ring: Ring<Request>,
@@ -197,13 +198,13 @@ pub(crate) struct Completed {
 
 /// An EP's queue pair; see the module.
 #[derive(Debug)]
-pub(crate) struct QueuePair {
+pub struct QueuePair {
     /// The EP's ID in events.
     pub(crate) ep: EpId,
     /// The consumer's context of the EP.
-    pub(crate) context: AtomicU64,
+    pub context: AtomicU64,
     /// The SRQ that receives come from.
-    pub(crate) srq: Option<Arc<SharedRecv>>,
+    pub srq: Option<Arc<SharedRecv>>,
     /// Counts of received messages. Written under the lock of the receive EVD.
     pub(crate) received: Received,
     /// The youngest post to the SRQ that this EP has completed; used to find lost buffers (verbs
@@ -220,8 +221,10 @@ pub(crate) struct QueuePair {
     pz: u32,
     /// Whether the EP is connected.
     fast_requests: AtomicBool,
-    pub(crate) requests: BiasedMutex<{ rank::REQUESTS }, Requests>,
-    pub(crate) receives: BiasedMutex<{ rank::RECEIVES }, Receives>,
+    /// The send queue, and the requests in it.
+    pub requests: BiasedMutex<{ rank::REQUESTS }, Requests>,
+    /// The receive queue, and the receives in it, of an EP without an SRQ.
+    pub receives: BiasedMutex<{ rank::RECEIVES }, Receives>,
     owner: OnceLock<Weak<dyn QpOwner>>,
 }
 
@@ -290,7 +293,8 @@ impl QueuePair {
         self.life.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub(crate) fn context(&self) -> u64 {
+    /// The consumer's context of the EP.
+    pub fn context(&self) -> u64 {
         self.context.load(Ordering::Relaxed)
     }
 

@@ -28,7 +28,8 @@ use std::sync::{Arc, Weak};
 /// Dropping it invalidates the key and frees the RMR.
 #[derive(Debug)]
 pub struct Rmr {
-    pub(crate) inner: Arc<RmrInner>,
+    #[doc(hidden)]
+    pub inner: Arc<RmrInner>,
 }
 
 /// Where a bound RMR is valid (`DAT_RMR_SCOPE`).
@@ -56,11 +57,15 @@ pub struct RmrBind<'a> {
 }
 
 /// As [`RmrBind`]; without an LMR, the RMR is unbound.
-pub(crate) struct Target<'a> {
-    pub(crate) lmr: Option<&'a Arc<LmrInner>>,
-    pub(crate) segment: LmrTriplet,
-    pub(crate) privileges: MemPriv,
-    pub(crate) va_type: VaType,
+pub struct Target<'a> {
+    /// None for an unbind.
+    pub lmr: Option<&'a Arc<LmrInner>>,
+    /// The memory.
+    pub segment: LmrTriplet,
+    /// What peers may do.
+    pub privileges: MemPriv,
+    /// The base of the addresses that peers use.
+    pub va_type: VaType,
 }
 
 /// The answer to a query (`DAT_RMR_PARAM`).
@@ -79,8 +84,9 @@ pub struct RmrParam {
     pub va_type: VaType,
 }
 
+/// The object behind an [`Rmr`].
 #[derive(Debug)]
-pub(crate) struct RmrInner {
+pub struct RmrInner {
     pub(crate) id: RmrId,
     device: Arc<Device>,
     pz: Arc<PzInner>,
@@ -373,7 +379,11 @@ impl RmrInner {
         if self.live.load(Ordering::Acquire) { Ok(()) } else { Err(freed()) }
     }
 
-    pub(crate) fn bind(
+    /// Posts a bind to the EP; the new RMR context.
+    ///
+    /// # Errors
+    /// As [`Rmr::bind`].
+    pub fn bind(
         &self,
         ep: &Arc<EpInner>,
         to: Target<'_>,

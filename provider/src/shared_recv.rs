@@ -5,7 +5,7 @@ use crate::device::{Class, Device};
 
 /// The part of an SRQ that completions need; see the module.
 #[derive(Debug)]
-pub(crate) struct SharedRecv {
+pub struct SharedRecv {
     /// The bits of the SRQ's id that work requests carry.
     pub(crate) number: u32,
     pub(crate) path: SrqPath,

@@ -32,7 +32,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// same time. Dropping an `Srq` frees it once no EP uses it.
 #[derive(Debug)]
 pub struct Srq {
-    pub(crate) inner: Arc<SrqInner>,
+    #[doc(hidden)]
+    pub inner: Arc<SrqInner>,
     poster: SrqPoster,
     /// Never closed: an SRQ of a closed IA finds no LMR.
     lmrs: QueueLmrs,
@@ -55,8 +56,9 @@ pub struct SrqParam {
     pub outstanding: Count,
 }
 
+/// The object behind an [`Srq`].
 #[derive(Debug)]
-pub(crate) struct SrqInner {
+pub struct SrqInner {
     pub(crate) id: SrqId,
     pub(crate) device: Arc<Device>,
     defaults: Arc<Defaults>,
@@ -336,7 +338,10 @@ impl SrqInner {
     }
 
     /// Shuts the SRQ: no EP uses the SRQ, and no EP can attach any more (R31).
-    pub(crate) fn shut(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`Srq::free`].
+    pub fn shut(&self) -> Result<()> {
         self.check()?;
         self.eps.lock().unwrap().shut()
     }

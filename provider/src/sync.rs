@@ -21,10 +21,10 @@ use std::sync::{LockResult, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// The ranks, from the outermost lock to the innermost.
-pub(crate) mod rank {
+pub mod rank {
     macro_rules! ranks {
         ($($(#[$doc:meta])* $name:ident = $rank:literal $text:literal;)+) => {
-            $($(#[$doc])* pub(crate) const $name: u8 = $rank;)+
+            $($(#[$doc])* #[doc = concat!("Of `", $text, "`.")] pub const $name: u8 = $rank;)+
 
             /// The name of the lock of this rank in the code.
             #[cfg(debug_assertions)]
@@ -193,23 +193,28 @@ pub mod hook {
 
 /// A [`std::sync::Mutex`] with a rank.
 #[derive(Debug, Default)]
-pub(crate) struct Mutex<const RANK: u8, T>(std::sync::Mutex<T>);
+pub struct Mutex<const RANK: u8, T>(std::sync::Mutex<T>);
 
 /// Access to the data of a [`Mutex`].
 #[derive(Debug)]
-pub(crate) struct MutexGuard<'a, T> {
+pub struct MutexGuard<'a, T> {
     guard: std::sync::MutexGuard<'a, T>,
     held: Held,
 }
 
 impl<const RANK: u8, T> Mutex<RANK, T> {
-    pub(crate) const fn new(value: T) -> Self {
+    /// An unlocked mutex.
+    pub const fn new(value: T) -> Self {
         Self(std::sync::Mutex::new(value))
     }
 
+    /// Waits for the lock.
+    ///
+    /// # Errors
+    /// A thread has panicked under the lock.
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         let held = Held::checked(RANK);
         match self.0.lock() {
             Ok(guard) => Ok(MutexGuard { guard, held }),
@@ -223,7 +228,7 @@ impl<const RANK: u8, T> Mutex<RANK, T> {
 
     /// Takes the lock without a check of the order. For a fork: before it, a thread takes all locks
     /// that the process shares, the outermost first.
-    pub(crate) fn hold(&self) -> MutexGuard<'_, T> {
+    pub fn hold(&self) -> MutexGuard<'_, T> {
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         MutexGuard { guard, held: Held::unchecked(RANK) }
     }
@@ -288,11 +293,11 @@ impl Condvar {
 /// A [`biased_lock::BiasedMutex`] with a rank: its owner locks it without an atomic
 /// read-modify-write instruction.
 #[derive(Debug)]
-pub(crate) struct BiasedMutex<const RANK: u8, T>(biased_lock::BiasedMutex<T>);
+pub struct BiasedMutex<const RANK: u8, T>(biased_lock::BiasedMutex<T>);
 
 /// Access to the data of a [`BiasedMutex`].
 #[derive(Debug)]
-pub(crate) struct BiasedMutexGuard<'a, T> {
+pub struct BiasedMutexGuard<'a, T> {
     guard: biased_lock::Guard<'a, T>,
     _held: Held,
 }
@@ -306,7 +311,7 @@ impl<const RANK: u8, T> BiasedMutex<RANK, T> {
     }
 
     /// Closes the door, and waits until no other thread is inside that has entered by it.
-    pub(crate) fn close_door(&self) {
+    pub fn close_door(&self) {
         self.0.close_door();
     }
 
@@ -346,7 +351,7 @@ impl<const RANK: u8, T> BiasedMutex<RANK, T> {
     }
 
     /// The lock behind the rank, for its door.
-    pub(crate) fn inner(&self) -> &biased_lock::BiasedMutex<T> {
+    pub fn inner(&self) -> &biased_lock::BiasedMutex<T> {
         &self.0
     }
 
@@ -360,16 +365,17 @@ impl<const RANK: u8, T> BiasedMutex<RANK, T> {
 
 /// A [`biased_lock::Door`] of a mutex with this rank.
 #[derive(Debug)]
-pub(crate) struct Door<const RANK: u8, T>(biased_lock::Door<T>);
+pub struct Door<const RANK: u8, T>(biased_lock::Door<T>);
 
 impl<const RANK: u8, T> Door<RANK, T> {
     /// The door behind the rank.
-    pub(crate) fn inner(&'static self) -> &'static biased_lock::Door<T> {
+    pub fn inner(&'static self) -> &'static biased_lock::Door<T> {
         &self.0
     }
 
     /// A door that no mutex has opened. All its bytes are zero.
-    pub(crate) const fn new() -> Self {
+    #[expect(clippy::new_without_default, reason = "a door is made in place of static memory")]
+    pub const fn new() -> Self {
         Self(biased_lock::Door::new())
     }
 
@@ -377,7 +383,7 @@ impl<const RANK: u8, T> Door<RANK, T> {
     /// holds no guard. Does not wait. `OFFSET` as in [`biased_lock::Door::try_lock_fast_in`].
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn try_lock_fast_in<const OFFSET: usize>(&'static self) -> Option<DoorGuard<T>> {
+    pub fn try_lock_fast_in<const OFFSET: usize>(&'static self) -> Option<DoorGuard<T>> {
         let guard = self.0.try_lock_fast_in::<OFFSET>()?;
         Some(DoorGuard { guard, held: Held::checked(RANK) })
     }
@@ -386,14 +392,14 @@ impl<const RANK: u8, T> Door<RANK, T> {
 /// Access to the data of a [`BiasedMutex`] by its [`Door`]. Two pointers, so that functions pass it
 /// on in registers.
 #[derive(Debug)]
-pub(crate) struct DoorGuard<T> {
+pub struct DoorGuard<T> {
     guard: biased_lock::OwnerGuard<T>,
     held: Held,
 }
 
 /// A [`DoorGuard`] in one pointer.
 #[derive(Debug)]
-pub(crate) struct DoorPass<T> {
+pub struct DoorPass<T> {
     pass: biased_lock::OwnerPass<T>,
     held: Held,
 }
@@ -401,7 +407,7 @@ pub(crate) struct DoorPass<T> {
 impl<T> DoorGuard<T> {
     /// The guard without the address of the data, which takes a register.
     #[inline(always)]
-    pub(crate) fn into_pass(self) -> DoorPass<T> {
+    pub fn into_pass(self) -> DoorPass<T> {
         DoorPass { pass: self.guard.into_pass(), held: self.held }
     }
 }
@@ -409,7 +415,7 @@ impl<T> DoorGuard<T> {
 impl<T> DoorPass<T> {
     /// The guard again.
     #[inline(always)]
-    pub(crate) fn into_guard(self) -> DoorGuard<T> {
+    pub fn into_guard(self) -> DoorGuard<T> {
         DoorGuard { guard: self.pass.into_guard(), held: self.held }
     }
 }
@@ -448,30 +454,35 @@ impl<T> DerefMut for BiasedMutexGuard<'_, T> {
 
 /// A [`std::sync::RwLock`] with a rank.
 #[derive(Debug, Default)]
-pub(crate) struct RwLock<const RANK: u8, T>(std::sync::RwLock<T>);
+pub struct RwLock<const RANK: u8, T>(std::sync::RwLock<T>);
 
 /// Read access to the data of an [`RwLock`].
 #[derive(Debug)]
-pub(crate) struct RwLockReadGuard<'a, T> {
+pub struct RwLockReadGuard<'a, T> {
     guard: std::sync::RwLockReadGuard<'a, T>,
     _held: Held,
 }
 
 /// Write access to the data of an [`RwLock`].
 #[derive(Debug)]
-pub(crate) struct RwLockWriteGuard<'a, T> {
+pub struct RwLockWriteGuard<'a, T> {
     guard: std::sync::RwLockWriteGuard<'a, T>,
     _held: Held,
 }
 
 impl<const RANK: u8, T> RwLock<RANK, T> {
-    pub(crate) const fn new(value: T) -> Self {
+    /// An unlocked lock.
+    pub const fn new(value: T) -> Self {
         Self(std::sync::RwLock::new(value))
     }
 
+    /// Waits for read access.
+    ///
+    /// # Errors
+    /// A thread has panicked under the lock.
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
+    pub fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
         let _held = Held::checked(RANK);
         match self.0.read() {
             Ok(guard) => Ok(RwLockReadGuard { guard, _held }),
@@ -480,7 +491,7 @@ impl<const RANK: u8, T> RwLock<RANK, T> {
     }
 
     /// `None` if the lock cannot be had at once.
-    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let _held = Held::checked(RANK);
         match self.0.try_read() {
             Ok(guard) => Some(RwLockReadGuard { guard, _held }),
@@ -491,15 +502,22 @@ impl<const RANK: u8, T> RwLock<RANK, T> {
         }
     }
 
+    /// Waits for write access.
+    ///
+    /// # Errors
+    /// A thread has panicked under the lock.
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
+    pub fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
         self.write_as(Held::checked(RANK))
     }
 
     /// Takes the lock of an object that only this thread uses. Other threads hold such a lock only
     /// briefly, and take no other lock meanwhile, so the order is not checked.
-    pub(crate) fn write_unshared(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
+    ///
+    /// # Errors
+    /// A thread has panicked under the lock.
+    pub fn write_unshared(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
         self.write_as(Held::unchecked(RANK))
     }
 

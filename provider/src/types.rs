@@ -18,7 +18,7 @@ pub const WATERMARK_INFINITE: Count = -1;
 pub const SRQ_LW_DEFAULT: Count = 0;
 
 /// The largest number of segments of a buffer, even if the device allows more.
-pub(crate) const MAX_IOV: usize = 32;
+pub const MAX_IOV: usize = 32;
 
 /// The largest size of a connection request's private data, in bytes, as the transport allows.
 pub(crate) const MAX_PRIVATE_DATA: usize = 56;
@@ -329,7 +329,7 @@ macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(pub(crate) u64);
+        pub struct $name(#[doc(hidden)] pub u64);
     )*};
 }
 
@@ -356,7 +356,7 @@ pub(crate) fn next_id() -> u64 {
 /// A hasher for numbers that a device or this process assigns. It spreads them and does not resist
 /// chosen collisions, which cannot occur.
 #[derive(Debug, Default)]
-pub(crate) struct NumberHasher(u64);
+pub struct NumberHasher(u64);
 
 impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
@@ -384,7 +384,7 @@ impl Hasher for NumberHasher {
 }
 
 /// A table of what has these numbers.
-pub(crate) type ByNumber<N, T> = HashMap<N, T, BuildHasherDefault<NumberHasher>>;
+pub type ByNumber<N, T> = HashMap<N, T, BuildHasherDefault<NumberHasher>>;
 
 /// A set of numbers.
 pub(crate) type Numbers<N> = HashSet<N, BuildHasherDefault<NumberHasher>>;
@@ -405,7 +405,8 @@ pub struct AddressHandle {
     /// The peer's address.
     pub address: IpAddr,
     /// The number of the route; never 0.
-    pub(crate) token: u64,
+    #[doc(hidden)]
+    pub token: u64,
 }
 
 impl AddressHandle {
@@ -418,9 +419,11 @@ impl AddressHandle {
 
 /// The destination of a datagram: the number of the route, and the QP number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Destination {
-    pub(crate) token: u64,
-    pub(crate) qpn: u32,
+pub struct Destination {
+    /// The number of the route.
+    pub token: u64,
+    /// The peer's QP number.
+    pub qpn: u32,
 }
 
 #[cfg(test)]

@@ -85,7 +85,11 @@ impl EpInner {
         Ok(AddressHandle { qpn, address, token })
     }
 
-    pub(crate) fn free_address_handle(&self, token: u64) -> Result<()> {
+    /// Frees the address handle with this route.
+    ///
+    /// # Errors
+    /// As [`Ep::free_address_handle`].
+    pub fn free_address_handle(&self, token: u64) -> Result<()> {
         self.check()?;
         let route =
             self.device.address_handles.remove(token, self.id).ok_or_else(|| {
@@ -97,7 +101,10 @@ impl EpInner {
     }
 
     /// Frees the CM handle of an event. The CM id that it stands for has been destroyed before.
-    pub(crate) fn free_datagram_cm(&self, cm: u64) -> Result<()> {
+    ///
+    /// # Errors
+    /// The EP is freed, or knows no such CM handle.
+    pub fn free_datagram_cm(&self, cm: u64) -> Result<()> {
         self.check()?;
         let known = self.ud.as_ref().is_some_and(|ud| ud.0.lock().unwrap().cms.remove(&cm));
         if known {

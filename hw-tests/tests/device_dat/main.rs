@@ -87,12 +87,12 @@ fn dapltest_exists() -> bool {
     Path::new("/usr/bin/dapltest").exists()
 }
 
-/// libdoorbell.so as cargo built it for this test: in the folder of the test executable.
+/// libdoorbell.so, in the folder of the test executable.
 fn library() -> PathBuf {
     let exe = std::env::current_exe().expect("a test has an executable");
     let deps = exe.parent().expect("an executable is in a folder");
     let library = deps.join("libdoorbell.so");
-    assert!(library.exists(), "cargo did not leave {} behind", library.display());
+    assert!(library.exists(), "no {}: cargo build -p doorbell-capi", library.display());
     library
 }
 

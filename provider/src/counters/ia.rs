@@ -6,8 +6,9 @@ use super::{Base, Counter, Counters, IaCounter};
 use crate::sync::{Mutex, rank};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// The counters of an IA.
 #[derive(Debug)]
-pub(crate) struct IaCounts {
+pub struct IaCounts {
     counts: Box<[AtomicU64]>,
     read: Mutex<{ rank::TABLE }, Read>,
 }
@@ -28,7 +29,7 @@ impl IaCounts {
     }
 
     /// Sets the counters to 0. Call before any thread reads them.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         self.counts.iter().for_each(|count| count.store(0, Relaxed));
     }
 

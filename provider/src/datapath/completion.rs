@@ -67,13 +67,14 @@ pub(crate) struct SrqCounts {
 
 /// The data that the provider keeps for a work request until it completes.
 #[derive(Clone, Copy, Debug, Default, FromZeros, PartialEq, Eq)]
-pub(crate) struct WrInfo {
-    pub(crate) cookie: u64,
+pub struct WrInfo {
+    /// As given with the work request.
+    pub cookie: u64,
     /// The pool that posted it; 0 for none. Only a pool can post with its own number.
-    pub(crate) pool: u32,
+    pub pool: u32,
     /// LMRs of the first segments. They help to find out why a receive failed: see
     /// [`WrInfo::over`].
-    pub(crate) lmrs: [u32; 4],
+    pub lmrs: [u32; 4],
 }
 
 impl WrInfo {

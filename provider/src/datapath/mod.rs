@@ -20,11 +20,13 @@ mod queues;
 mod request;
 pub(crate) mod verbs;
 
-pub(crate) use self::completion::{Completion, Lost, SrqCounts, WrId, WrInfo};
+pub use self::completion::WrInfo;
+pub(crate) use self::completion::{Completion, Lost, SrqCounts, WrId};
 pub(crate) use self::direct::{DirectCqs, MOST_IN_BLOCK, evd_of};
 use self::entries::CompletedUpTo;
 pub(crate) use self::queues::{RecvQueue, SendQueue};
-pub(crate) use self::request::{Outgoing, Record, Request};
+pub use self::request::Request;
+pub(crate) use self::request::{Outgoing, Record};
 use crate::error::PostError;
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq};
@@ -336,13 +338,16 @@ impl CqPath {
 
 /// The data path of an IA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DataPath {
+pub enum DataPath {
+    /// By libibverbs.
     Verbs,
+    /// By `mlx5-direct`.
     Direct,
 }
 
 impl DataPath {
-    pub(crate) fn is_direct(self) -> bool {
+    /// Whether `mlx5-direct` drives the queues.
+    pub fn is_direct(self) -> bool {
         matches!(self, Self::Direct)
     }
 

@@ -29,12 +29,15 @@ pub(crate) struct Outgoing<'a> {
 #[derive(Clone, Copy, Debug)]
 // Two fields of a Send of no pool are 0 and are written together.
 #[repr(C)]
-pub(crate) struct Request {
-    pub(crate) cookie: u64,
+pub struct Request {
+    /// As given with the work request.
+    pub cookie: u64,
     /// The number of the pool that the buffer belongs to; 0 for none.
     pub(crate) pool: u32,
-    pub(crate) op: DtoOp,
-    pub(crate) length: u32,
+    /// What it does.
+    pub op: DtoOp,
+    /// The number of bytes to move.
+    pub length: u32,
     state: RequestState,
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct VerbsPoster {
 
 /// The segments of [`VerbsPoster::stage`], with an entry.
 #[must_use = "the entry counts as posted"]
-pub(crate) struct Staged<'a> {
+pub struct Staged<'a> {
     poster: &'a mut VerbsPoster,
     entry: u32,
     count: usize,
@@ -52,7 +52,7 @@ impl<'a> Staged<'a> {
     /// # Errors
     /// The device library refuses the buffer: see [`Refused::take_back`].
     #[inline(always)]
-    pub(crate) fn post(self) -> Result<(), Refused<'a>> {
+    pub fn post(self) -> Result<(), Refused<'a>> {
         let Self { poster, entry, count } = self;
         match poster.staged.post(poster.wr_ids | u64::from(entry), count) {
             Ok(()) => Ok(()),
@@ -63,14 +63,14 @@ impl<'a> Staged<'a> {
 
 /// A buffer that the device library has refused.
 #[must_use = "the entry counts as posted"]
-pub(crate) struct Refused<'a> {
+pub struct Refused<'a> {
     poster: &'a mut VerbsPoster,
     errno: i32,
 }
 
 impl Refused<'_> {
     /// Frees the entry. Returns the error.
-    pub(crate) fn take_back(self) -> PostError {
+    pub fn take_back(self) -> PostError {
         let Self { poster, errno } = self;
         // Read from the work request, so that a post keeps nothing in registers for it.
         let entry = poster.staged.wr_id() as u32;

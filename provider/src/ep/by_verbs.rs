@@ -10,7 +10,7 @@ impl QueuePair {
     /// As [`Requests::post_send_fast`], on the verbs path, for `N` segments and also with
     /// SOLICITED_WAIT.
     #[inline(always)]
-    pub(crate) fn post_send_by_verbs<const N: usize>(
+    pub fn post_send_by_verbs<const N: usize>(
         &self,
         segments: &[LmrTriplet; N],
         cookie: u64,
@@ -22,7 +22,7 @@ impl QueuePair {
 
     /// As [`QueuePair::post_send_by_verbs`], for a thread that shares the requests with others.
     #[inline(always)]
-    pub(crate) fn post_send_shared_by_verbs(
+    pub fn post_send_shared_by_verbs(
         &self,
         segment: &LmrTriplet,
         cookie: u64,

@@ -27,7 +27,7 @@ impl QueuePair {
     ///
     /// Makes all checks, and may be called under a guard, as [`Requests::post_send_fast`].
     #[inline(always)]
-    pub(crate) fn post_one_segment(
+    pub fn post_one_segment(
         &self,
         kind: RequestKind,
         segment: &LmrTriplet,
@@ -42,7 +42,7 @@ impl QueuePair {
 
     /// As [`QueuePair::post_one_segment`], for a Send or an RDMA Write of two to four segments.
     #[inline(never)]
-    pub(crate) fn post_few(
+    pub fn post_few(
         &self,
         kind: RequestKind,
         segments: &[LmrTriplet],
@@ -74,7 +74,7 @@ impl QueuePair {
 
     /// As [`Requests::post_send_fast`], for a thread that shares the requests with others.
     #[inline(always)]
-    pub(crate) fn post_send_shared(&self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
+    pub fn post_send_shared(&self, segment: &LmrTriplet, cookie: u64, flags: CompletionFlags) -> bool {
         let Some(mut requests) = self.requests.try_lock_shared() else { return false };
         requests.post_send_fast(std::array::from_ref(segment), cookie, flags)
     }
@@ -89,7 +89,7 @@ impl Requests {
     /// All checks are made. Calls no code of the program and takes no lock of an object, so a
     /// caller may hold the guard of a biased lock's fast path. Straight-line code without calls.
     #[inline(always)]
-    pub(crate) fn post_send_fast<const N: usize>(
+    pub fn post_send_fast<const N: usize>(
         &mut self,
         segments: &[LmrTriplet; N],
         cookie: u64,
@@ -116,7 +116,7 @@ impl Requests {
     /// As [`Requests::post_send_fast`], for an RDMA Write of one segment, or with `READ` for an RDMA Read
     /// of one segment that is as long as the remote one.
     #[inline(always)]
-    pub(crate) fn post_rdma_fast<const READ: bool>(
+    pub fn post_rdma_fast<const READ: bool>(
         &mut self,
         segment: &LmrTriplet,
         remote: &RmrTriplet,
@@ -273,7 +273,7 @@ impl QueuePair {
     /// Calls no code of the program and takes no lock of an object, so a caller may hold the guard
     /// of a biased lock's fast path.
     #[inline(never)]
-    pub(crate) fn post_recv_short(&self, segments: &[LmrTriplet], cookie: u64) -> bool {
+    pub fn post_recv_short(&self, segments: &[LmrTriplet], cookie: u64) -> bool {
         match *segments {
             [a] => self.post_recv_few(&[a], cookie),
             [a, b] => self.post_recv_few(&[a, b], cookie),
@@ -317,7 +317,7 @@ impl Receives {
 
     /// As [`QueuePair::post_recv_few`], on the direct path. Straight-line code without calls.
     #[inline(always)]
-    pub(crate) fn post_fast<const N: usize>(&mut self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
+    pub fn post_fast<const N: usize>(&mut self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
         if !self.has_room_for::<N>() {
             return false;
         }
@@ -333,7 +333,7 @@ impl Receives {
 
     /// As [`Receives::post_fast`], on the verbs path. Calls the device library only.
     #[inline(always)]
-    pub(crate) fn post_by_verbs<const N: usize>(&mut self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
+    pub fn post_by_verbs<const N: usize>(&mut self, segments: &[LmrTriplet; N], cookie: u64) -> bool {
         if !self.has_room_for::<N>() {
             return false;
         }

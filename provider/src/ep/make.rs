@@ -391,13 +391,8 @@ impl Ep {
     }
 
     /// As [`Ep::create_with_srq`], for callers that do not own the posting part of the SRQ.
-    pub(crate) fn create_on(
-        ia: &Ia,
-        pz: &Pz,
-        evds: EpEvds<'_>,
-        srq: &Arc<SrqInner>,
-        attr: &EpAttr,
-    ) -> Result<Self> {
+    #[doc(hidden)]
+    pub fn create_on(ia: &Ia, pz: &Pz, evds: EpEvds<'_>, srq: &Arc<SrqInner>, attr: &EpAttr) -> Result<Self> {
         let spec = EpSpec::new(ia, &pz.inner, evds, Some(srq), attr.clone())?;
         Ok(Self { inner: spec.make(7)? })
     }

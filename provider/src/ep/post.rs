@@ -84,7 +84,11 @@ impl EpInner {
         Ok(())
     }
 
-    pub(crate) fn post_request(
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// Why nothing was posted.
+    pub fn post_request(
         self: &Arc<Self>,
         kind: RequestKind,
         iov: &[LmrTriplet],

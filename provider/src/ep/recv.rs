@@ -14,7 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl EpInner {
-    pub(crate) fn post_recv(
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// Why nothing was posted.
+    pub fn post_recv(
         self: &Arc<Self>,
         iov: &[LmrTriplet],
         info: WrInfo,

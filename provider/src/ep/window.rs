@@ -70,7 +70,10 @@ impl EpInner {
     }
 
     /// The LMR segment that an RMR triplet of this side names; an RDMA Read writes to the segment.
-    pub(crate) fn local_segment(&self, to: RmrTriplet) -> Result<LmrTriplet, PostError> {
+    ///
+    /// # Errors
+    /// No RMR of this EP with that context, or not that memory.
+    pub fn local_segment(&self, to: RmrTriplet) -> Result<LmrTriplet, PostError> {
         let dead = PostError::NoSuchLmr(0, Direction::Write);
         if self.device.is_inherited() {
             return Err(PostError::Stale(Subtype::InvalidHandleEp));

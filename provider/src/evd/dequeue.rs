@@ -43,7 +43,7 @@ impl QueuePair {
 }
 
 /// Why a fast function took nothing. Then nothing has changed.
-pub(crate) enum NotTaken {
+pub enum NotTaken {
     /// Nothing has completed, or another function has to look at it.
     NotFound,
     /// There is a completion, which another function has to take.
@@ -95,7 +95,7 @@ impl Queue {
     /// of SRQs, and builds its event. `None` if another kind of completion is next, or nothing: then
     /// nothing has changed.
     #[inline(always)]
-    pub(crate) fn dequeue_request<T: Take>(&mut self, take: T) -> Option<T::Event> {
+    pub fn dequeue_request<T: Take>(&mut self, take: T) -> Option<T::Event> {
         let cq = self.cq.as_mut()?.direct()?.youngest_shared();
         let next = cq.peek_only(PlainKind::Request)?;
         let plain = next.cqe();
@@ -107,8 +107,11 @@ impl Queue {
 
     /// Takes a message of an EP without an SRQ straight off the CQ, on an EVD with one shared CQ and no
     /// CQs of SRQs, and builds its event.
+    ///
+    /// # Errors
+    /// Why no event was taken.
     #[inline(always)]
-    pub(crate) fn dequeue_receive<T: Take>(&mut self, take: T) -> Result<T::Event, NotTaken> {
+    pub fn dequeue_receive<T: Take>(&mut self, take: T) -> Result<T::Event, NotTaken> {
         let cqs = self.cq.as_mut().and_then(CqPath::direct).ok_or(NotTaken::NotFound)?;
         let cq = cqs.youngest_shared();
         let next = cq.peek_only(PlainKind::Received).ok_or(NotTaken::NotFound)?;
@@ -225,41 +228,41 @@ impl Queue {
 impl Queue {
     /// Whether the next event may be taken by [`Queue::dequeue_message`].
     #[inline(always)]
-    pub(crate) fn has_messages_only(&self) -> bool {
+    pub fn has_messages_only(&self) -> bool {
         self.slow_path == SlowPath::MESSAGES
     }
 
     /// Whether the next event may be taken by [`Queue::dequeue_request`].
     #[inline(always)]
-    pub(crate) fn has_requests_only(&self) -> bool {
+    pub fn has_requests_only(&self) -> bool {
         self.slow_path == SlowPath::REQUESTS
     }
 
     /// Whether the next event may be taken by [`Queue::dequeue_receive`], and a request by
     /// [`Queue::dequeue_request`].
     #[inline(always)]
-    pub(crate) fn has_receives(&self) -> bool {
+    pub fn has_receives(&self) -> bool {
         self.slow_path - SlowPath::REQUESTS == SlowPath::RECEIVES
     }
 
     /// Whether requests complete on this EVD.
     #[inline(always)]
-    pub(crate) fn has_requests(&self) -> bool {
+    pub fn has_requests(&self) -> bool {
         self.slow_path.contains(SlowPath::REQUESTS)
     }
 
     /// Takes the next event, if it is a message that is next on the CQ of the EVD's only SRQ.
+    ///
+    /// # Errors
+    /// Why no event was taken.
     #[inline(always)]
-    pub(crate) fn dequeue_message<const POOLS: bool, T: Take>(
-        &mut self,
-        take: T,
-    ) -> Result<T::Event, NotTaken> {
+    pub fn dequeue_message<const POOLS: bool, T: Take>(&mut self, take: T) -> Result<T::Event, NotTaken> {
         Ok(take.plain(self.next_message::<POOLS>()?))
     }
 
     /// Whether [`Queue::dequeue_message`], which has taken nothing, may take a message now.
     #[inline]
-    pub(crate) fn prepare_message(&mut self) -> bool {
+    pub fn prepare_message(&mut self) -> bool {
         let cqs = self.cq.as_mut().and_then(CqPath::direct);
         self.slow_path == SlowPath::MESSAGES && cqs.is_some_and(DirectCqs::prepare_message)
     }
@@ -267,7 +270,7 @@ impl Queue {
     /// Whether [`Queue::dequeue_request`] and [`Queue::dequeue_receive`], which have taken nothing, may
     /// take a completion now.
     #[inline]
-    pub(crate) fn prepare_shared(&mut self) -> bool {
+    pub fn prepare_shared(&mut self) -> bool {
         let cqs = self.cq.as_mut().and_then(CqPath::direct);
         SlowPath::SHARED.contains(self.slow_path) && cqs.is_some_and(DirectCqs::prepare_shared)
     }
@@ -275,7 +278,7 @@ impl Queue {
     /// Takes the next event of an EVD of the direct path that has no queued events, if it is a
     /// completion without an effect. `None` otherwise; a completed bind is then queued.
     #[inline]
-    pub(crate) fn dequeue_completion<T: Take>(&mut self, take: T) -> Option<T::Event> {
+    pub fn dequeue_completion<T: Take>(&mut self, take: T) -> Option<T::Event> {
         if !SlowPath::COMPLETIONS.contains(self.slow_path) {
             return None;
         }
@@ -284,14 +287,14 @@ impl Queue {
 
     /// As [`Queue::dequeue_nothing`], by a quick look: false also in rarer cases.
     #[inline(always)]
-    pub(crate) fn dequeue_idle(&mut self) -> bool {
+    pub fn dequeue_idle(&mut self) -> bool {
         self.counts_nothing(|cqs| cqs.are_idle())
     }
 
     /// Whether the direct path has no event: none is queued, and no completion waits. Then counts a
     /// dequeue that found nothing. False also if only [`EvdInner::dequeue_rest`] can decide.
     #[inline]
-    pub(crate) fn dequeue_nothing(&mut self) -> bool {
+    pub fn dequeue_nothing(&mut self) -> bool {
         self.counts_nothing(DirectCqs::are_empty)
     }
 
@@ -313,7 +316,7 @@ impl Queue {
     ///
     /// `None` where [`EvdInner::wait`] has to wait, or gives the error.
     #[inline]
-    pub(crate) fn wait_at_once<T: Take>(&mut self, take: T) -> Option<(T::Event, Option<usize>)> {
+    pub fn wait_at_once<T: Take>(&mut self, take: T) -> Option<(T::Event, Option<usize>)> {
         let waits_plainly = !self.slow_path.intersects(SlowPath::ALWAYS)
             && self.waitable
             && self.cno.is_none()
@@ -358,7 +361,7 @@ impl Queue {
 impl EvdInner {
     /// Dequeues in the common cases: the next event is a completion without a side effect.
     #[inline(always)]
-    pub(crate) fn dequeue_fast<T: Take>(&self, take: T) -> Polled<T::Event> {
+    pub fn dequeue_fast<T: Take>(&self, take: T) -> Polled<T::Event> {
         if let Some(mut queue) = self.queue.try_lock_fast() {
             if let Some(event) = queue.dequeue_plain(take) {
                 return Polled::Dto(event);
@@ -407,7 +410,7 @@ impl EvdInner {
     /// Does the work of [`EvdInner::dequeue_fast`] for all completions, and for queued ones. Leaves
     /// completions of a polled batch that this dequeue does not take for the next ones.
     #[inline(never)]
-    pub(crate) fn dequeue_rest<T: Take>(&self, take: T) -> Polled<T::Event> {
+    pub fn dequeue_rest<T: Take>(&self, take: T) -> Polled<T::Event> {
         let mut locked = self.queue();
         let queue = &mut *locked;
         if queue.slow_path.intersects(SlowPath::ALWAYS) || !queue.others.is_empty() {
@@ -489,7 +492,7 @@ impl EvdInner {
     ///
     /// # Errors
     /// As [`Evd::dequeue`](crate::Evd::dequeue).
-    pub(crate) fn dequeue_slow(&self) -> Result<Dequeued> {
+    pub fn dequeue_slow(&self) -> Result<Dequeued> {
         self.check()?;
         if self.waiting.load(Ordering::Acquire) {
             return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));

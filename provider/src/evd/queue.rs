@@ -20,8 +20,9 @@ use std::sync::Arc;
 
 pub(crate) const BATCH: usize = 32;
 
+/// The events of an EVD, and the CQs from which completions come.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub struct Queue {
     /// `Some` if the EVD takes completions.
     pub(crate) cq: Option<CqPath>,
     pub(crate) slow_path: SlowPath,
@@ -56,7 +57,7 @@ pub(crate) struct Queue {
 }
 
 /// What a consumer makes of a completion.
-pub(crate) trait Take: Copy {
+pub trait Take: Copy {
     /// The consumer's representation of an event.
     type Event;
     /// Builds the event of a success.

@@ -194,7 +194,7 @@ impl EvdInner {
     }
 
     /// The number of events that the consumer can take.
-    pub(crate) fn harvest_and_count(&self) -> usize {
+    pub fn harvest_and_count(&self) -> usize {
         if let Err(error) = self.harvest_now() {
             tracing::error!(%error, "cannot harvest an EVD");
         }

@@ -43,7 +43,7 @@ impl Receive {
 
 /// The ring of posted receives of an EP without an SRQ.
 #[derive(Debug)]
-pub(crate) struct Receives {
+pub struct Receives {
     pub(crate) queue: RecvQueue,
     pub(crate) ring: Ring<Receive>,
     pub(crate) max_iov: usize,

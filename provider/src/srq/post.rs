@@ -73,16 +73,18 @@ impl Srq {
     ///
     /// All checks are made. The SRQ is alive if the LMR is, because a closed IA has no live LMR.
     /// Straight-line code without calls, so that the caller needs no stack frame.
+    #[doc(hidden)]
     #[inline(always)]
-    pub(crate) fn post_fast(&mut self, segment: &LmrTriplet, cookie: u64) -> bool {
+    pub fn post_fast(&mut self, segment: &LmrTriplet, cookie: u64) -> bool {
         let SrqPoster::Direct(poster) = &mut self.poster else { return false };
         let Some(segment) = self.lmrs.segment(segment, Direction::Write) else { return false };
         poster.post_one_in_run(segment, cookie)
     }
 
     /// As [`Srq::post_fast`], for any number of segments.
+    #[doc(hidden)]
     #[inline(always)]
-    pub(crate) fn post_several_fast(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
+    pub fn post_several_fast(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
         let SrqPoster::Direct(poster) = &mut self.poster else { return false };
         // Only a live LMR shows that the SRQ is alive, and a buffer without segments names none.
         if iov.is_empty() || iov.len() > self.inner.max_iov as usize {
@@ -94,16 +96,18 @@ impl Srq {
 
     /// Prepares what [`Srq::post_fast`] posts, on the verbs path. `None` if another function has to
     /// post.
+    #[doc(hidden)]
     #[inline(always)]
-    pub(crate) fn stage_by_verbs(&mut self, one: &LmrTriplet, cookie: u64) -> Option<Staged<'_>> {
+    pub fn stage_by_verbs(&mut self, one: &LmrTriplet, cookie: u64) -> Option<Staged<'_>> {
         let SrqPoster::Verbs(poster) = &mut self.poster else { return None };
         poster.stage(0, self.lmrs.sge(one, Direction::Write)?);
         poster.take_entry(1, &WrInfo { cookie, pool: 0, lmrs: [one.lmr_context, 0, 0, 0] })
     }
 
     /// As [`Srq::stage_by_verbs`], for two to four segments.
+    #[doc(hidden)]
     #[inline(always)]
-    pub(crate) fn stage_several_by_verbs<const N: usize>(
+    pub fn stage_several_by_verbs<const N: usize>(
         &mut self,
         segments: &[LmrTriplet; N],
         cookie: u64,
@@ -129,13 +133,15 @@ impl Srq {
     }
 
     /// As [`Srq::post_slow`], without a harvest: calls no code of the program.
+    #[doc(hidden)]
     #[inline(always)]
-    pub(crate) fn post_once(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
+    pub fn post_once(&mut self, iov: &[LmrTriplet], cookie: u64) -> Result<(), PostError> {
         if self.post_short(iov, cookie) { Ok(()) } else { self.post_checked(iov, cookie) }
     }
 
     /// Where a harvest may release entries of a full SRQ.
-    pub(crate) fn defaults(&self) -> &Arc<Defaults> {
+    #[doc(hidden)]
+    pub fn defaults(&self) -> &Arc<Defaults> {
         &self.inner.defaults
     }
 
@@ -144,8 +150,9 @@ impl Srq {
     ///
     /// Calls no code of the program and takes no lock of an object, so a caller may hold the guard
     /// of a biased lock's fast path.
+    #[doc(hidden)]
     #[inline(always)]
-    pub(crate) fn post_short(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
+    pub fn post_short(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
         if let [one] = iov {
             // Entries that were reaped since the last post may leave the span with room again.
             if self.poster.found_room() && self.post_fast(one, cookie) {

@@ -36,7 +36,7 @@ impl Queue {
     /// Takes the next event, if it is a success without an effect that is next on the only CQ of
     /// the EVD. Polls that CQ if no polled completion is left. Otherwise, nothing has changed.
     #[inline(always)]
-    pub(crate) fn dequeue_by_verbs<T: Take>(&mut self, take: T) -> Polled<T::Event> {
+    pub fn dequeue_by_verbs<T: Take>(&mut self, take: T) -> Polled<T::Event> {
         if SlowPath::SHARED.contains(self.slow_path)
             && let Some(cq) = self.cq.as_mut().and_then(CqPath::by_verbs)
         {
@@ -60,7 +60,7 @@ impl Queue {
 impl EvdInner {
     /// As [`EvdInner::dequeue_fast`], on the verbs path.
     #[inline(always)]
-    pub(crate) fn dequeue_fast_by_verbs<T: Take>(&self, take: T) -> Polled<T::Event> {
+    pub fn dequeue_fast_by_verbs<T: Take>(&self, take: T) -> Polled<T::Event> {
         if let Some(mut queue) = self.queue.try_lock_fast() {
             match queue.dequeue_by_verbs(take) {
                 Polled::Slow => {}

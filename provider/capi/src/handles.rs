@@ -8,7 +8,7 @@
 //! freed. A handle from C is first looked up among the slots and never dereferenced before that, so
 //! any number that C passes is safe.
 //!
-//! After a fork all handles of the parent are stale in the child ([`crate::fork`]). If no fork
+//! After a fork all handles of the parent are stale in the child (`fork.rs` of the crate doorbell). If no fork
 //! handler has run, a free or close in the child only forgets the object, because the resources of
 //! the kernel and the device belong to the parent.
 //!
@@ -28,13 +28,15 @@ use super::held::{self, Held};
 use super::objects::{Object, Stored};
 use super::raw::{open_door_of_evd, open_door_of_receives, open_door_of_requests};
 use super::table::Table;
-use crate::evd::{EvdInner, Queue};
-use crate::memory::table;
-use crate::queue_pair::{QueuePair, Receives, Requests};
-use crate::sync::{Door, DoorGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
-use crate::types::ByNumber;
-use crate::{ReturnType, Srq, Subtype};
 use biased_lock::{BiasedLock, Guard, LockError, is_u32};
+use provider::inside::ByNumber;
+use provider::inside::sync::{
+    Door, DoorGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank,
+};
+use provider::inside::table;
+use provider::inside::{EvdInner, Queue};
+use provider::inside::{QueuePair, Receives, Requests};
+use provider::{ReturnType, Srq, Subtype};
 use std::collections::{TryReserveError, VecDeque};
 use std::marker::PhantomData;
 use std::mem::offset_of;
@@ -177,7 +179,7 @@ impl Drop for Hot {
 
 impl Hot {
     /// For posts to this EP.
-    pub(super) fn ep(ep: &crate::Ep) -> Self {
+    pub(super) fn ep(ep: &provider::Ep) -> Self {
         let pair = ep.inner.pair.clone();
         if ep.inner.device.path.is_direct() { Self::Ep(pair) } else { Self::EpByVerbs(pair) }
     }

@@ -6,7 +6,7 @@ use super::convert::{self, ia_of};
 use super::handle::Handle;
 use super::objects::{IaObject, LmrObject};
 use super::raw::{In, Memory, Out, register};
-use crate::{Lmr, LmrTriplet, MemPriv, Pz};
+use provider::{Lmr, LmrTriplet, MemPriv, Pz};
 
 /// `DAT_MEM_TYPE_VIRTUAL` and `DAT_MEM_TYPE_LMR`.
 const VIRTUAL: u32 = 0;

@@ -13,8 +13,8 @@ use super::handle::Handle;
 use super::objects::{EpObject, EvdObject, IaObject, LmrObject, Stored};
 use super::raw::{In, Out};
 use super::{code_pages, ep, evd, lmr};
-use crate::Pz;
-use crate::types::{EvdFlags, MemPriv};
+use provider::Pz;
+use provider::{EvdFlags, MemPriv};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// Memory to register, a page of its own: a child that is forked meanwhile may not get the page.

@@ -8,7 +8,7 @@ use super::handles::Hot;
 use super::objects::{EpObject, IaObject, SrqObject};
 use super::raw::{In, Out, SockAddrHead};
 use super::sockaddr::SockAddr;
-use crate::{Ep, EpChange, EpEvds, Pz, Qos, Subtype, WATERMARK_INFINITE};
+use provider::{Ep, EpChange, EpEvds, Pz, Qos, Subtype, WATERMARK_INFINITE};
 use std::net::SocketAddr;
 
 /// `DAT_EP_FIELD_ALL`.
@@ -64,9 +64,9 @@ mod field {
         | PROVIDER_ATTR;
 }
 
-fn attr_from(c: &EpAttr, arg: u16) -> Result<crate::EpAttr, Code> {
+fn attr_from(c: &EpAttr, arg: u16) -> Result<provider::EpAttr, Code> {
     let flags = |bits| completion_flags(bits, arg);
-    Ok(crate::EpAttr {
+    Ok(provider::EpAttr {
         service_type: service_type(c.service_type, arg)?,
         max_message_size: c.max_message_size,
         max_rdma_size: c.max_rdma_size,
@@ -82,7 +82,7 @@ fn attr_from(c: &EpAttr, arg: u16) -> Result<crate::EpAttr, Code> {
         srq_soft_hw: soft_mark(c.srq_soft_hw),
         max_rdma_read_iov: c.max_rdma_read_iov,
         max_rdma_write_iov: c.max_rdma_write_iov,
-        retry: crate::RetryAttr::default(),
+        retry: provider::RetryAttr::default(),
         max_inline: 0,
     })
 }
@@ -95,7 +95,7 @@ fn soft_mark(srq_soft_hw: i32) -> i32 {
     if srq_soft_hw == 0 { WATERMARK_INFINITE } else { srq_soft_hw }
 }
 
-fn attr_to(attr: &crate::EpAttr) -> EpAttr {
+fn attr_to(attr: &provider::EpAttr) -> EpAttr {
     EpAttr {
         service_type: attr.service_type as u32,
         max_message_size: attr.max_message_size,
@@ -145,10 +145,10 @@ fn create(parts: &Parts, attr: In<EpAttr>, attr_arg: u16, out: Out<Handle>) -> R
         (_, Some(attr)) => Ep::create(&ia.ia, &pz, evds, Some(&attr_from(&attr, attr_arg)?))?,
         (_, None) => {
             let a = ia.ia.attributes();
-            let attr = crate::EpAttr {
+            let attr = provider::EpAttr {
                 max_message_size: a.max_message_size,
                 max_rdma_size: a.max_rdma_size,
-                ..crate::EpAttr::default()
+                ..provider::EpAttr::default()
             };
             Ep::create(&ia.ia, &pz, evds, Some(&attr))?
         }
@@ -221,7 +221,7 @@ pub(super) extern "C" fn ep_query(ep: Handle, mask: u64, param: Out<EpParam>) ->
         param.set(EpParam {
             ia_handle: ia_of(ep),
             ep_state: is.state as u32,
-            comm: Comm::new(crate::Comm::of(object.ep.inner.device.attr.ia_address)),
+            comm: Comm::new(provider::Comm::of(object.ep.inner.device.attr.ia_address)),
             local_ia_address_ptr,
             local_port_qual,
             remote_ia_address_ptr,

@@ -2,8 +2,8 @@
 //! thread. Its calls must not wait for a lock that the outer call holds.
 
 use super::code::Code;
-use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
-use crate::{ReturnType, Subtype};
+use provider::inside::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
+use provider::{ReturnType, Subtype};
 use std::cell::Cell;
 use std::ptr;
 use std::sync::PoisonError;

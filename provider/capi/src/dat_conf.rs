@@ -2,7 +2,7 @@
 
 use super::abi::ProviderInfo;
 use super::table::{Functions, Table};
-use crate::sync::{Mutex, MutexGuard, rank};
+use provider::inside::sync::{Mutex, MutexGuard, rank};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::{OnceLock, PoisonError};

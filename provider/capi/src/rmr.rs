@@ -6,8 +6,8 @@ use super::convert::{completion_flags, ia_of, va_type};
 use super::handle::Handle;
 use super::objects::{EpObject, LmrObject, RmrObject};
 use super::raw::{In, Out};
-use crate::rmr::Target;
-use crate::{LmrTriplet, MemPriv, Pz, Rmr};
+use provider::inside::Target;
+use provider::{LmrTriplet, MemPriv, Pz, Rmr};
 
 /// `DAT_RMR_FIELD_ALL`.
 const FIELDS: u32 = 0x7f;
@@ -16,7 +16,7 @@ fn create(
     slot: &'static str,
     pz: Handle,
     out: Out<Handle>,
-    make: impl FnOnce(&Pz) -> crate::Result<Rmr>,
+    make: impl FnOnce(&Pz) -> provider::Result<Rmr>,
 ) -> u32 {
     guard(slot, || {
         let zone = pz.get::<Pz>()?;

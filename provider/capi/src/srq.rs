@@ -7,7 +7,7 @@ use super::handle::Handle;
 use super::handles::Hot;
 use super::objects::{IaObject, SrqObject};
 use super::raw::{In, Out};
-use crate::{Pz, Srq};
+use provider::{Pz, Srq};
 
 pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, out: Out<Handle>) -> u32 {
     guard("dat_srq_create", || {
@@ -15,7 +15,7 @@ pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, o
         let zone = pz.get::<Pz>()?;
         let attr = attr.need(3)?;
         out.need(4)?;
-        let attr = crate::SrqAttr {
+        let attr = provider::SrqAttr {
             max_recv_dtos: attr.max_recv_dtos,
             max_recv_iov: attr.max_recv_iov,
             low_watermark: attr.low_watermark,

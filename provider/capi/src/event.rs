@@ -9,9 +9,9 @@ use super::objects::{EpObject, IaObject};
 use super::raw::Out;
 use super::service::sp_handle;
 use super::{cr, ep};
-use crate::event_data::Success;
-use crate::queue_pair::{QueuePair, Request};
-use crate::{AsyncObject, DatagramEventKind, DtoCompletion, DtoOp, EventData, ServiceType};
+use provider::inside::Success;
+use provider::inside::{QueuePair, Request};
+use provider::{AsyncObject, DatagramEventKind, DtoCompletion, DtoOp, EventData, ServiceType};
 
 /// The C form of an event of this EVD: all of its 120 bytes.
 ///

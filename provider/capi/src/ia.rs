@@ -10,7 +10,7 @@ use super::objects::{EvdObject, IaObject, NamedAttrs};
 use super::raw::{In, Out};
 use super::rehearsal;
 use super::sockaddr::SockAddr;
-use crate::{CloseFlags, Ia, IaSettings, ReturnType, Subtype};
+use provider::{CloseFlags, Ia, IaSettings, ReturnType, Subtype};
 use std::ffi::c_char;
 use std::net::SocketAddr;
 

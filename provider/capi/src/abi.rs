@@ -7,8 +7,8 @@
 //! with other padding, so C gets no uninitialised byte.
 
 use super::sockaddr::SockAddr;
-use crate::types::Destination;
-use crate::{AddressHandle, LmrTriplet, RmrTriplet};
+use provider::inside::Destination;
+use provider::{AddressHandle, LmrTriplet, RmrTriplet};
 use std::net::SocketAddr;
 use zerocopy::IntoBytes;
 
@@ -313,7 +313,7 @@ pub(super) struct Comm {
 }
 
 impl Comm {
-    pub(super) fn new(comm: crate::Comm) -> Self {
+    pub(super) fn new(comm: provider::Comm) -> Self {
         Self { domain: comm.domain, kind: comm.kind, protocol: comm.protocol }
     }
 }

@@ -1,6 +1,6 @@
 //! IP addresses in C's form.
 
-use crate::sync::{Mutex, rank};
+use provider::inside::sync::{Mutex, rank};
 use std::net::SocketAddr;
 use std::sync::PoisonError;
 

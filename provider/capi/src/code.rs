@@ -1,7 +1,7 @@
 //! `DAT_RETURN`, and the guard in which every entry point runs.
 
-use crate::process::Uncancelled;
-use crate::{Error, PostError, Refused, ReturnType, Subtype, WaitError};
+use provider::inside::Uncancelled;
+use provider::{Error, PostError, Refused, ReturnType, Subtype, WaitError};
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ pub(super) const SUCCESS: u32 = 0;
 
 impl Code {
     pub(super) fn new(ty: ReturnType, sub: Subtype) -> Self {
-        Self(crate::error::code(ty, sub))
+        Self(provider::inside::code(ty, sub))
     }
 
     pub(super) fn handle(sub: Subtype) -> Self {
@@ -126,7 +126,31 @@ fn defect(slot: &'static str, panic: Box<dyn Any + Send>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::tests::logged;
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(text)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What a log of all levels writes while `body` runs on this thread.
+    fn logged(body: impl FnOnce()) -> String {
+        let kept = Kept::default();
+        let to = kept.clone();
+        let log = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
+        let log = log.with_ansi(false).with_writer(move || to.clone()).finish();
+        tracing::subscriber::with_default(log, body);
+        String::from_utf8(kept.0.lock().unwrap().clone()).unwrap()
+    }
 
     #[test]
     fn a_panic_becomes_an_internal_error_and_is_logged() {
@@ -140,7 +164,8 @@ mod tests {
     #[test]
     fn reached_limits_are_logged_but_not_wrong_arguments() {
         let log = logged(|| {
-            let error = Error::resources(Subtype::ResourceMemoryRegion, "raise it");
+            let error =
+                Error::new(ReturnType::InsufficientResources, Subtype::ResourceMemoryRegion, "raise it");
             assert_eq!(Code::from(error), Code(0x8003_0007));
         });
         assert!(log.contains("ERROR") && log.contains("raise it"), "{log}");

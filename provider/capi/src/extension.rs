@@ -13,8 +13,8 @@ use super::ia;
 use super::objects::EpObject;
 use super::post::request;
 use super::raw::{In, VaList};
-use crate::ep::RequestKind;
-use crate::{CloseFlags, LmrTriplet, RmrTriplet, Subtype};
+use provider::inside::RequestKind;
+use provider::{CloseFlags, LmrTriplet, RmrTriplet, Subtype};
 use std::ffi::c_char;
 
 mod op {

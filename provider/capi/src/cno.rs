@@ -7,8 +7,8 @@ use super::handle::Handle;
 use super::held::run_agent;
 use super::objects::{CnoObject, IaObject};
 use super::raw::{Out, call_agent};
-use crate::cno::Upcall;
-use crate::{Cno, EvdId};
+use provider::inside::Upcall;
+use provider::{Cno, EvdId};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use super::code::Code;
 use super::handle::Handle;
 use super::objects::{EpObject, EvdObject, IaObject};
 use super::raw::{Out, say};
-use crate::{Counter, Counters, PortCounters, Subtype};
+use provider::{Counter, Counters, PortCounters, Subtype};
 use std::fmt::Write;
 
 /// The types of objects that have counters, as `DAT_HANDLE_TYPE`.
@@ -29,7 +29,7 @@ type Values = Vec<(&'static str, u64)>;
 fn chosen<C: Counter>(
     n: i32,
     reset: bool,
-    take: impl FnOnce(&[C]) -> crate::Result<Counters<C>>,
+    take: impl FnOnce(&[C]) -> provider::Result<Counters<C>>,
 ) -> Result<Values, Code> {
     let n = usize::try_from(n).map_err(|_| Code::arg(2))?;
     let which = if n == C::ALL.len() { Some(C::ALL) } else { C::ALL.get(n..=n) };

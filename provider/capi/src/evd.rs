@@ -8,12 +8,12 @@ use super::handle::Handle;
 use super::handles::Hot;
 use super::objects::{CnoObject, EvdObject, IaObject};
 use super::raw::{In, Out};
-use crate::evd::{NotTaken, Polled, Queue, Take};
-use crate::event_data::Success;
-use crate::process::Uncancelled;
-use crate::queue_pair::{QueuePair, Request};
-use crate::sync::{DoorGuard, DoorPass};
-use crate::{CompletionFlags, DtoCompletion, Evd, EvdFlags, EventData, ReturnType};
+use provider::inside::Success;
+use provider::inside::Uncancelled;
+use provider::inside::sync::{DoorGuard, DoorPass};
+use provider::inside::{NotTaken, Polled, Queue, Take};
+use provider::inside::{QueuePair, Request};
+use provider::{CompletionFlags, DtoCompletion, Evd, EvdFlags, EventData, ReturnType};
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// `DAT_EVD_EXTENSION_BASE`: has no effect, because extension events arrive on the EVD of their

@@ -1,4 +1,4 @@
-//! The C ABI: what libdat2 loads. This module only translates.
+//! The C ABI: what libdat2 loads. This library only translates.
 //!
 //! libdat2 reads dat.conf, loads the library, calls `dat_provider_init`, and finds the entry points
 //! in the table that `dat_provider_init` registers ([`entry_points`]). Each entry point converts
@@ -58,7 +58,7 @@ mod table;
 
 use self::abi::ProviderInfo;
 use self::raw::In;
-use crate::fork;
+use provider::inside::fork;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -115,7 +115,7 @@ fn begin() {
     // No `Once`: a child would wait for a thread of the parent that was in it.
     if !BEGUN.swap(true, Ordering::Relaxed) {
         fork::watch();
-        crate::log::to_stderr();
+        provider::log_to_stderr();
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     }
 }

@@ -7,8 +7,8 @@ use super::handle::Handle;
 use super::objects::{CspObject, EpObject, IaObject, PspObject, RspObject};
 use super::raw::{In, Out, SockAddrHead};
 use super::sockaddr::SockAddr;
-use crate::sync::{Mutex, MutexGuard, rank};
-use crate::{Csp, Evd, Psp, Rsp, SpId, Subtype};
+use provider::inside::sync::{Mutex, MutexGuard, rank};
+use provider::{Csp, Evd, Psp, Rsp, SpId, Subtype};
 use std::sync::PoisonError;
 
 static NAMING: Mutex<{ rank::NAMING }, ()> = Mutex::new(());
@@ -190,7 +190,7 @@ pub(super) extern "C" fn csp_create(
         let address = address.socket(3)?;
         out.need(5)?;
         let naming = naming();
-        let csp = Csp::create(&object.ia, crate::Comm { domain, kind, protocol }, address, &to)?;
+        let csp = Csp::create(&object.ia, provider::Comm { domain, kind, protocol }, address, &to)?;
         let id = csp.id();
         let comm = Box::new(Comm::new(csp.comm()));
         let address = Box::new(SockAddr::new(csp.address()));

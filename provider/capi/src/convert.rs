@@ -5,7 +5,7 @@ use super::code::Code;
 use super::handle::Handle;
 use super::libdat::consumer_ia;
 use super::objects::EvdObject;
-use crate::{CloseFlags, CompletionFlags, Evd, Qos, ServiceType, Subtype, VaType};
+use provider::{CloseFlags, CompletionFlags, Evd, Qos, ServiceType, Subtype, VaType};
 use std::time::Duration;
 
 /// The handle, in C's form, of the IA to which this handle belongs.

@@ -18,13 +18,13 @@ use super::handle::Handle;
 use super::handles::Hot;
 use super::objects::EpObject;
 use super::raw::In;
-use crate::datapath::WrInfo;
-use crate::datapath::verbs::{Refused, Staged};
-use crate::ep::RequestKind;
-use crate::hint::likely;
-use crate::process::Uncancelled;
-use crate::queue_pair::QueuePair;
-use crate::{CompletionFlags, LmrTriplet, PostError, RmrTriplet};
+use provider::inside::QueuePair;
+use provider::inside::RequestKind;
+use provider::inside::Uncancelled;
+use provider::inside::WrInfo;
+use provider::inside::likely;
+use provider::inside::{Refused, Staged};
+use provider::{CompletionFlags, LmrTriplet, PostError, RmrTriplet};
 
 fn info(cookie: u64) -> WrInfo {
     WrInfo { cookie, ..WrInfo::default() }
@@ -495,7 +495,7 @@ extern "C" fn srq_post_recv_shared(srq: Handle, count: i32, iov: In<LmrTriplet>,
 /// Posts one segment on either path if `QueueLmrs` finds its LMR, and gives the answer. `None` if
 /// another function has to post.
 #[inline(always)]
-fn post_one_segment(srq: &mut crate::Srq, segment: &LmrTriplet, cookie: u64) -> Option<u32> {
+fn post_one_segment(srq: &mut provider::Srq, segment: &LmrTriplet, cookie: u64) -> Option<u32> {
     if srq.post_fast(segment, cookie) {
         return Some(SUCCESS);
     }
@@ -612,9 +612,9 @@ fn srq_post_refused(refused: Refused<'_>) -> u32 {
     guard("dat_srq_post_recv", || Err(Code::post(error, 5)))
 }
 
-/// Posts without the guard if [`crate::Srq::post_short`] can, which cannot panic. A thread that does
+/// Posts without the guard if [`provider::Srq::post_short`] can, which cannot panic. A thread that does
 /// not own the biased lock waits for it first, and then takes the fast path. Otherwise posts with
-/// [`crate::Srq::post_once`], which gives the error. If the SRQ is full, harvests and posts again.
+/// [`provider::Srq::post_once`], which gives the error. If the SRQ is full, harvests and posts again.
 #[inline(never)]
 extern "C" fn srq_post_recv_slow(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
     let owned = srq.hot_fast();

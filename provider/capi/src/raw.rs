@@ -9,13 +9,13 @@
 #![expect(unsafe_code, reason = "pointers that C programs pass")]
 
 use super::code::Code;
-use crate::evd::{EvdInner, Queue};
-use crate::hint::likely;
-use crate::process::Uncancelled;
-use crate::queue_pair::{QueuePair, Receives, Requests};
-use crate::sync::{Door, rank};
-use crate::types::MAX_IOV;
-use crate::{LmrTriplet, Subtype};
+use provider::inside::MAX_IOV;
+use provider::inside::Uncancelled;
+use provider::inside::likely;
+use provider::inside::sync::{Door, rank};
+use provider::inside::{EvdInner, Queue};
+use provider::inside::{QueuePair, Receives, Requests};
+use provider::{LmrTriplet, Subtype};
 use std::ffi::{CStr, CString, c_char};
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -199,7 +199,7 @@ impl In<SockAddrHead> {
                 let octets = unsafe { at.add(8).cast::<[u8; 16]>().read_unaligned() };
                 Ok(Ipv6Addr::from(octets).into())
             }
-            _ => Err(Code::new(crate::ReturnType::InvalidAddress, Subtype::InvalidAddressUnsupported)),
+            _ => Err(Code::new(provider::ReturnType::InvalidAddress, Subtype::InvalidAddressUnsupported)),
         }
     }
 }
@@ -528,21 +528,21 @@ pub(super) enum Memory {
 
 /// Registers memory of the program.
 pub(super) fn register(
-    ia: &crate::Ia,
-    pz: &crate::Pz,
+    ia: &provider::Ia,
+    pz: &provider::Pz,
     (start, len): (u64, usize),
-    privileges: crate::MemPriv,
-    va_type: crate::VaType,
+    privileges: provider::MemPriv,
+    va_type: provider::VaType,
     memory: Memory,
-) -> crate::Result<crate::Lmr> {
+) -> provider::Result<provider::Lmr> {
     let start = start as usize as *mut u8;
     // SAFETY: dat_lmr_create obliges the consumer to what create_over asks: memory that stays
     // mapped until the LMR is freed, and that the device may read and write where it is posted.
     // Rust has no references to it.
     unsafe {
         match memory {
-            Memory::Private => crate::Lmr::create_over(ia, pz, start, len, privileges, va_type),
-            Memory::Shared => crate::Lmr::create_shared_over(ia, pz, start, len, privileges, va_type),
+            Memory::Private => provider::Lmr::create_over(ia, pz, start, len, privileges, va_type),
+            Memory::Shared => provider::Lmr::create_shared_over(ia, pz, start, len, privileges, va_type),
         }
     }
 }

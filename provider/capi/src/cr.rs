@@ -6,8 +6,8 @@ use super::handle::Handle;
 use super::objects::{CrObject, EpObject};
 use super::raw::{In, Out};
 use super::sockaddr::SockAddr;
-use crate::cr::CrInner;
-use crate::{Cr, ReturnType};
+use provider::inside::CrInner;
+use provider::{Cr, ReturnType};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicU8;
 
@@ -42,7 +42,7 @@ pub(super) extern "C" fn cr_query(cr: Handle, mask: u32, param: Out<CrParam>) ->
 /// Answers the request and then retires its handle. Returns the handle of the EP that the provider
 /// had created for the request. Other threads may query the request meanwhile; threads that also
 /// answer it wait.
-fn answer(cr: Handle, how: impl FnOnce(&CrInner) -> crate::Result<()>) -> Result<Handle, Code> {
+fn answer(cr: Handle, how: impl FnOnce(&CrInner) -> provider::Result<()>) -> Result<Handle, Code> {
     let object = cr.get::<CrObject>()?;
     let (inner, provided) = (object.cr.inner.clone(), object.provided);
     drop(object);

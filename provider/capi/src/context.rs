@@ -4,7 +4,7 @@ use super::code::{Code, guard};
 use super::handle::Handle;
 use super::handles::HandleSlot;
 use super::raw::Out;
-use crate::Subtype;
+use provider::Subtype;
 use std::sync::atomic::Ordering;
 
 pub(super) extern "C" fn set_consumer_context(handle: Handle, context: u64) -> u32 {
