@@ -129,7 +129,7 @@ deb-test: deb ## the packages installed, used on the software device and purged 
 	hw-tests/packages
 
 libraries: ## what make install installs, optimised
-	cargo build $(locked) --release -p doorbell -p doorbell-verbs -p mlx5-direct-c --lib --bins
+	cargo build $(locked) --release -p doorbell-utils -p doorbell-verbs -p mlx5-direct-c --lib --bins
 	$(build_dat_library)
 	$(dat12)
 	$(dat2)
@@ -137,7 +137,7 @@ libraries: ## what make install installs, optimised
 # The PATH of sudo often has no cargo. Then what `make libraries` built is installed.
 install: ## the provider for libdat2, its tools, doorbell-run with its library, mlx5-direct for C, example lines for dat.conf, the man pages; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
 	if command -v cargo >/dev/null; then \
-		cargo build $(locked) --release -p doorbell -p doorbell-verbs -p mlx5-direct-c --lib --bins && $(build_dat_library); \
+		cargo build $(locked) --release -p doorbell-utils -p doorbell-verbs -p mlx5-direct-c --lib --bins && $(build_dat_library); \
 	elif [ ! -e "$(dat_library)" ]; then \
 		echo 'make install: no cargo on the PATH of this user, and nothing built: run make libraries first' >&2; exit 1; \
 	fi
@@ -145,7 +145,7 @@ install: ## the provider for libdat2, its tools, doorbell-run with its library, 
 	install -m 755 "$(dat_library)" "$(DESTDIR)$(libdir)/libdoorbell.so.2"
 	ln -sf libdoorbell.so.2 "$(DESTDIR)$(libdir)/libdoorbell.so"
 	install -m 755 "$(target_dir)/release/doorbell-datconf" "$(target_dir)/release/doorbell-info" "$(DESTDIR)$(bindir)"
-	install -m 644 provider/dist/doorbell-datconf.1 provider/dist/doorbell-info.1 "$(DESTDIR)$(mandir)/man1"
+	install -m 644 provider/utils/doorbell-datconf.1 provider/utils/doorbell-info.1 "$(DESTDIR)$(mandir)/man1"
 	install -m 644 provider/dist/doorbell.7 provider/dist/doorbell-srq.7 "$(DESTDIR)$(mandir)/man7"
 	install -m 755 "$(target_dir)/release/libdoorbell_verbs.so" "$(DESTDIR)$(libdir)/libdoorbell-verbs.so"
 	install -m 755 "$(target_dir)/release/doorbell-run" "$(DESTDIR)$(bindir)"

@@ -98,15 +98,15 @@ impl Run {
         Ok(Self { root, workspace, logs, start, screen: Screen::new(start), seconds })
     }
 
-    /// Builds test executables and the libraries that tests preload; `what` chooses targets.
+    /// Builds test executables, and the libraries and programs that tests use; `what` chooses targets.
     pub(crate) fn build(&self, what: &[String]) -> Result<Vec<Executable>> {
         let log = job::log_of(&self.logs, "build");
         std::fs::File::create(&log).with_context(|| log.display().to_string())?;
         let expected = self.seconds.get("build").copied().unwrap_or(170.0);
         self.screen.during("building the tests", expected, || {
             let executables = build::tests(what, &log)?;
-            // Cargo builds no library for tests that preload it.
-            build::libraries(&["--lib"], &log)?;
+            // Cargo builds no library for tests that preload it, and no program of another package.
+            build::libraries(&["--lib", "--bin", "doorbell-info", "--bin", "doorbell-datconf"], &log)?;
             Ok(executables)
         })
     }

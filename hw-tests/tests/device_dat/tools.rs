@@ -31,11 +31,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         .collect()
 }
 
-/// A program of the package doorbell, in the folder above that of the test executable.
+/// A program of provider/utils, in the folder above that of the test executable.
 fn tool(name: &str) -> PathBuf {
     let exe = std::env::current_exe().expect("a test has an executable");
     let tool = exe.ancestors().nth(2).expect("cargo has a folder for programs").join(name);
-    assert!(tool.exists(), "no {}: cargo build -p doorbell", tool.display());
+    assert!(tool.exists(), "no {}: cargo build -p doorbell-utils", tool.display());
     tool
 }
 
