@@ -9,7 +9,6 @@ mod by_verbs;
 mod chain;
 mod checks;
 mod control;
-mod counters;
 mod fast;
 mod flush;
 mod make;
@@ -40,7 +39,7 @@ use crate::queue_pair::{Credit, QpOwner, QueuePair, RecvHooks};
 use crate::srq::SrqInner;
 use crate::sync::{Mutex, rank};
 use crate::types::{Count, EpId, EpState, WATERMARK_INFINITE};
-use crate::{ConnectionAttr, EpAttr, Error, Evd, Result, RetryAttr, SrqId, Subtype};
+use crate::{ConnectionAttr, Counters, EpAttr, EpCounter, Error, Evd, Result, RetryAttr, SrqId, Subtype};
 use rxe_fallback::{AsyncKind, CmEvent, Pd, Qp};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -322,6 +321,24 @@ impl Ep {
         self.inner.check_marks();
         Ok(())
     }
+
+    /// Returns the EP's counters. Messages that have arrived and are not reaped are included.
+    ///
+    /// # Errors
+    /// INVALID_HANDLE after the IA was closed.
+    pub fn counters(&self) -> Result<Counters<EpCounter>> {
+        self.take_counters(&[])
+    }
+
+    /// Returns the counters, and resets those in `reset` to 0.
+    ///
+    /// # Errors
+    /// As [`Ep::counters`].
+    pub fn take_counters(&self, reset: &[EpCounter]) -> Result<Counters<EpCounter>> {
+        self.inner.check()?;
+        self.inner.recv_evd.harvest_now()?;
+        Ok(self.inner.read_counts(reset))
+    }
 }
 
 impl Member for EpInner {
@@ -507,5 +524,10 @@ impl EpInner {
         }
         self.pz.lock().unwrap().leave();
         self.device.registry.remove(Class::Ep, self.id.0);
+    }
+
+    fn read_counts(&self, reset: &[EpCounter]) -> Counters<EpCounter> {
+        let posted = self.pair.posted();
+        self.control.lock().unwrap().calls.read(&posted, &self.pair.received, reset)
     }
 }

@@ -11,7 +11,6 @@
 //! it after releasing the queue's lock.
 
 mod alert;
-mod counters;
 mod dequeue;
 mod harvest;
 mod patience;
@@ -267,6 +266,23 @@ impl Evd {
         self.inner.close();
         self.inner.device.finish_telling();
         Ok(())
+    }
+
+    /// Returns the EVD's counters.
+    ///
+    /// # Errors
+    /// INVALID_HANDLE after the EVD was freed.
+    pub fn counters(&self) -> Result<Counters<EvdCounter>> {
+        self.take_counters(&[])
+    }
+
+    /// Returns the counters, and resets those in `reset` to 0.
+    ///
+    /// # Errors
+    /// As [`Evd::counters`].
+    pub fn take_counters(&self, reset: &[EvdCounter]) -> Result<Counters<EvdCounter>> {
+        self.inner.check()?;
+        Ok(self.inner.read_counts(reset))
     }
 }
 
