@@ -32,15 +32,19 @@ TEST(r174_flush_reports_every_taken_buffer)
     CHECK(DTO(event).status == DAT_DTO_ERR_FLUSHED && DTO(event).status == 1 && DTO(event).user_cookie.as_64 == 5);
 }
 
-/* The SRQ's other EPs keep working (R176, R191). */
+/* The SRQ's other EPs keep working (R176, R191). An EP that is not connected takes no buffer (R72). */
 TEST(r175_flush_spares_buffers_on_srq)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
     struct pair ended = pair_on(srq), other = pair_on(srq);
+    DAT_EVD_HANDLE idle = evd_of(&a, DAT_EVD_DTO_FLAG);
 
+    ep_on(&a, srq, idle, NULL);
     fill(srq, 0, 3);
     OK(dat_ep_disconnect(ended.server, DAT_CLOSE_ABRUPT_FLAG));
     ENDS(ended, DAT_CONNECTION_EVENT_DISCONNECTED);
+    OK(send_flagged(ended.client, 8, 0));
+    REQUEST_ENDS(ended, DAT_DTO_ERR_FLUSHED);
     SILENT(a.recv);
     COUNTS(srq, 3, 3);
     CHECK(look(srq).srq_state == DAT_SRQ_STATE_OPERATIONAL && connected(other.server));
@@ -48,6 +52,7 @@ TEST(r175_flush_spares_buffers_on_srq)
         SEND(other, 8);
         TAKEN(a.recv, other.server, 8);
     }
+    EMPTIED(idle);
 }
 
 /* After the failed receive, no receive of that EP succeeds, and the connection is broken on both
@@ -74,6 +79,7 @@ TEST(r178_fail_once_fail_after)
     }
     COUNTS(srq, 2, 2);
     CHECK(state_of(pair.server) == DAT_EP_STATE_DISCONNECTED);
+    OK(dat_ep_disconnect(pair.server, DAT_CLOSE_GRACEFUL_FLAG));
     SILENT(a.conn);
     SEND(other, 8);
     TAKEN(a.recv, other.server, 8);
@@ -97,6 +103,8 @@ TEST(r180_graceful_still_receives)
     EXPECT(STATE(DAT_INVALID_STATE_EP_DISCPENDING), dat_ep_post_send(pair.server, 1, &iov, as_cookie(0), 0));
     EXPECT(STATE(DAT_INVALID_STATE_EP_DISCPENDING), dat_ep_post_rdma_write(pair.server, 1, &iov, as_cookie(0), &remote, 0));
     EXPECT(STATE(DAT_INVALID_STATE_EP_DISCPENDING), dat_ep_post_rdma_read(pair.server, 1, &iov, as_cookie(0), &remote, 0));
+    EXPECT(STATE(DAT_INVALID_STATE_EP_DISCPENDING),
+           dat_ib_post_rdma_write_immed(pair.server, 1, &iov, as_cookie(0), &remote, 1, 0));
     OK(dat_ep_disconnect(pair.server, DAT_CLOSE_GRACEFUL_FLAG));
     CHECK(state_of(pair.server) == DAT_EP_STATE_DISCONNECT_PENDING);
     EMPTIED(a.conn);
@@ -107,56 +115,88 @@ TEST(r180_graceful_still_receives)
     SILENT(a.conn);
 }
 
+/* The request that waited is flushed before one that is posted after the end. */
 TEST(r183_abrupt_overrides_graceful)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
     struct pair pair = pair_on(srq);
+    DAT_LMR_TRIPLET iov = piece(&a, 0, 8);
     DAT_EVENT event;
 
     begin_graceful(&pair);
     OK(dat_ep_disconnect(pair.server, DAT_CLOSE_ABRUPT_FLAG));
     CHECK(state_of(pair.server) == DAT_EP_STATE_DISCONNECTED);
-    event = NEXT(a.req, DAT_DTO_COMPLETION_EVENT);
-    CHECK(DTO(event).status == DAT_DTO_ERR_FLUSHED && DTO(event).user_cookie.as_64 == 77);
+    OK(dat_ep_post_send(pair.server, 1, &iov, as_cookie(78), 0));
+    for (unsigned cookie = 77; cookie <= 78; cookie++) {
+        event = NEXT(a.req, DAT_DTO_COMPLETION_EVENT);
+        CHECK(DTO(event).status == DAT_DTO_ERR_FLUSHED && DTO(event).user_cookie.as_64 == cookie);
+    }
     ENDS(pair, DAT_CONNECTION_EVENT_DISCONNECTED);
 }
 
-/* The event comes once, however often both ends disconnect. On a DISCONNECTED EP the call does
- * nothing (R186). */
+static void *disconnect_thrice(void *ep)
+{
+    uintptr_t wrong = 0;
+
+    for (int i = 0; i < 3; i++)
+        wrong += dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG) != DAT_SUCCESS;
+    return (void *)wrong;
+}
+
+/* The event comes once, however often both ends disconnect, at the same time as well. On a
+ * DISCONNECTED EP the call does nothing (R186). */
 TEST(r184_disconnected_event_once)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
-    struct pair pair = pair_on(srq);
 
-    for (int i = 0; i < 3; i++) {
-        OK(dat_ep_disconnect(pair.server, i == 2 ? DAT_CLOSE_GRACEFUL_FLAG : DAT_CLOSE_ABRUPT_FLAG));
-        OK(dat_ep_disconnect(pair.client, DAT_CLOSE_ABRUPT_FLAG));
+    for (unsigned how = 0; how < 2; how++) {
+        struct pair pair = pair_on(srq);
+        pthread_t thread;
+        void *wrong;
+
+        CHECK(pthread_create(&thread, NULL, disconnect_thrice, pair.client) == 0);
+        for (int i = 0; i < 3; i++)
+            OK(dat_ep_disconnect(pair.server, how));
+        CHECK(pthread_join(thread, &wrong) == 0 && wrong == NULL);
+        ENDS(pair, DAT_CONNECTION_EVENT_DISCONNECTED);
+        for (unsigned again = 0; again < 2; again++) {
+            OK(dat_ep_disconnect(pair.server, again));
+            OK(dat_ep_disconnect(pair.client, again));
+        }
+        SILENT(a.conn);
+        SILENT(b.conn);
+        CHECK(state_of(pair.server) == DAT_EP_STATE_DISCONNECTED && state_of(pair.client) == DAT_EP_STATE_DISCONNECTED);
     }
-    ENDS(pair, DAT_CONNECTION_EVENT_DISCONNECTED);
-    OK(dat_ep_disconnect(pair.server, DAT_CLOSE_ABRUPT_FLAG));
-    OK(dat_ep_disconnect(pair.client, DAT_CLOSE_GRACEFUL_FLAG));
-    SILENT(a.conn);
-    SILENT(b.conn);
 }
 
+/* For waits and for dequeues. */
 TEST(r185_disconnected_event_after_successes)
 {
-    DAT_SRQ_HANDLE srq = srq_of(&a, 4);
+    DAT_SRQ_HANDLE srq = srq_of(&a, 8);
     DAT_EVD_HANDLE both = evd_of(&a, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG), own = a.conn;
     struct pair pair;
+    DAT_EVENT event;
 
     /* join() and ENDS use this EVD. */
     a.conn = both;
-    pair = joined(ep_on(&a, srq, both, NULL), plain_ep(&b));
-    fill(srq, 0, 4);
-    for (int i = 0; i < 4; i++)
-        SEND(pair, 8);
-    OK(dat_ep_disconnect(pair.client, DAT_CLOSE_ABRUPT_FLAG));
-    NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
-    ASYNC(a, DAT_ASYNC_ERROR_EP_BROKEN, pair.server, DAT_EP_TRANSFER_TO_ERROR);
-    for (int i = 0; i < 4; i++)
-        TAKEN(both, pair.server, 8);
-    NEXT(both, DAT_CONNECTION_EVENT_DISCONNECTED);
+    for (int by_wait = 0; by_wait < 2; by_wait++) {
+        pair = joined(ep_on(&a, srq, both, NULL), plain_ep(&b));
+        fill(srq, 0, 4);
+        for (int i = 0; i < 4; i++)
+            SEND(pair, 8);
+        OK(dat_ep_disconnect(pair.client, DAT_CLOSE_ABRUPT_FLAG));
+        NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+        ASYNC(a, DAT_ASYNC_ERROR_EP_BROKEN, pair.server, DAT_EP_TRANSFER_TO_ERROR);
+        for (unsigned i = 0; i < 4; i++) {
+            if (by_wait)
+                event = NEXT(both, DAT_DTO_COMPLETION_EVENT);
+            else
+                OK(dat_evd_dequeue(both, &event));
+            CHECK(event.event_number == DAT_DTO_COMPLETION_EVENT && DTO(event).status == DAT_DTO_SUCCESS);
+            CHECK(DTO(event).user_cookie.as_64 == i);
+        }
+        NEXT(both, DAT_CONNECTION_EVENT_DISCONNECTED);
+    }
     a.conn = own;
 }
 
@@ -209,6 +249,7 @@ TEST(r189_disconnect_aborts_setup)
         OK(dat_ep_connect(client, a.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
         NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
         CHECK(state_of(client) == DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
+        EXPECT(STATE(DAT_INVALID_STATE_EP_ACTCONNPENDING), dat_ep_reset(client));
         OK(dat_ep_disconnect(client, how));
         CHECK(state_of(client) == DAT_EP_STATE_DISCONNECTED);
         event = NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);

@@ -86,12 +86,13 @@ TEST(r131_epsrq_bad_ia)
     free(c.memory);
 }
 
-/* Each EVD is missing in turn, and then all of them (R87): no event comes, and the SRQ gets its
- * entry back. */
+/* Each EVD is missing in turn, and then all of them (R87): no event comes, the SRQ gets its entry
+ * back, and the EP can send and disconnect. */
 TEST(r134_epsrq_null_evds_allowed)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
     DAT_EP_HANDLE ep, client = plain_ep(&b);
+    DAT_LMR_TRIPLET here = piece(&a, 0, 8), there = piece(&b, 0, 8);
     DAT_PSP_HANDLE psp;
     DAT_CONN_QUAL qual = next_qual();
     struct pair pair;
@@ -108,7 +109,13 @@ TEST(r134_epsrq_null_evds_allowed)
     pair.client = client;
     SEND(pair, 8);
     COUNTS(srq, 0, 0);
+    OK(dat_ep_post_recv(client, 1, &there, as_cookie(5), 0));
+    OK(dat_ep_post_send(ep, 1, &here, as_cookie(6), 0));
+    TAKEN(b.recv, client, 8);
+    OK(dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
+    NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
     EMPTIED(a.recv);
+    EMPTIED(a.req);
     EMPTIED(a.conn);
 }
 
@@ -156,6 +163,8 @@ TEST(r135_epsrq_pz_differs_supported)
         ep = ep_on(&a, srq, a.recv, NULL);
         param.pz_handle = pz;
         CHECK(DAT_GET_TYPE(dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param)) == DAT_INVALID_PARAMETER);
+        param.pz_handle = a.pz;
+        OK(dat_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param));
         return;
     }
     OK(dat_ep_create_with_srq(a.ia, pz, a.recv, a.req, a.conn, srq, &attr, &ep));
@@ -171,11 +180,13 @@ TEST(r135_epsrq_pz_differs_supported)
     OK(dat_ep_post_send(ep, 1, &of_ep, as_cookie(0), 0));
 }
 
-/* The query returns what was asked for, before and after connecting (R140, R155). */
+/* The query returns what was asked for, before and after connecting (R140, R155), and so many requests
+ * and segments can be posted. */
 TEST(r139_epsrq_request_limits_at_least)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
     DAT_EP_ATTR attr = ep_attr(), real, later;
+    DAT_LMR_TRIPLET iov[40] = {piece(&a, 0, 8)};
     DAT_EP_HANDLE ep;
 
     attr.max_message_size = 12345;
@@ -200,13 +211,25 @@ TEST(r139_epsrq_request_limits_at_least)
     joined(ep, plain_ep(&b));
     later = param_of(ep).ep_attr;
     CHECK(memcmp(&real, &later, offsetof(DAT_EP_ATTR, ep_transport_specific)) == 0);
+    /* The client has no receives, so all requests stay. */
+    for (int i = 0; i < real.max_request_dtos; i++)
+        OK(dat_ep_post_send(ep, 1, iov, as_cookie(i), 0));
+    EXPECT(ERROR(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_CREDITS), dat_ep_post_send(ep, 1, iov, as_cookie(0), 0));
+    CHECK(real.max_request_iov < 40);
+    for (int i = 0; i < 40; i++)
+        iov[i] = piece(&a, 0, 8);
+    EXPECT(ARG(2), dat_ep_post_send(ep, real.max_request_iov + 1, iov, as_cookie(0), 0));
 }
 
-/* The number of receives is ignored, too: the EP has no queue for them (R142). */
+/* The number of receives is ignored, too: the EP has no queue for them (R142). Buffers may have as many
+ * segments as the SRQ allows. */
 TEST(r141_epsrq_max_recv_iov_ignored)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
     int values[] = {0, -1, INT32_MAX};
+    DAT_LMR_TRIPLET iov[2] = {piece(&a, 0, 4), piece(&a, 64, 4)};
+    DAT_EP_ATTR none = ep_attr();
+    struct pair pair;
 
     for (int i = 0; i < 3; i++) {
         DAT_EP_ATTR attr = ep_attr();
@@ -220,6 +243,11 @@ TEST(r141_epsrq_max_recv_iov_ignored)
         attr.max_recv_dtos = i ? 1000000 : 0;
         CHECK(param_of(ep_on(&a, srq, i ? DAT_HANDLE_NULL : a.recv, &attr)).ep_attr.max_recv_dtos == attr.max_recv_dtos);
     }
+    none.max_recv_iov = none.max_recv_dtos = 0;
+    pair = joined(ep_on(&a, srq, a.recv, &none), plain_ep(&b));
+    OK(dat_srq_post_recv(srq, 2, iov, as_cookie(8)));
+    SEND(pair, 8);
+    TAKEN(a.recv, pair.server, 8);
 }
 
 /* RDMA Read segments without outgoing Reads are legal (R144). */
@@ -238,6 +266,7 @@ TEST(r143_epsrq_unsatisfiable_attribute)
     UNMET(max_request_iov, a.attr.max_iov_segments_per_dto + 1);
     UNMET(max_request_dtos, a.attr.max_dto_per_ep + 1);
     UNMET(max_request_dtos, -1);
+    UNMET(max_rdma_read_out, -1);
     UNMET(max_rdma_read_in, a.attr.max_rdma_read_per_ep_in + 1);
     UNMET(max_rdma_read_out, a.attr.max_rdma_read_per_ep_out + 1);
     UNMET(srq_soft_hw, -2);
@@ -347,46 +376,73 @@ TEST(r148_epsrq_recv_flags_allowed)
     }
 }
 
+/* The last EP of with_flags(). */
+static DAT_EP_HANDLE flagged;
+
 static DAT_RETURN with_flags(DAT_EVD_HANDLE recv, unsigned recv_flags, DAT_EVD_HANDLE request, unsigned request_flags,
                              DAT_SRQ_HANDLE srq)
 {
     DAT_EP_ATTR attr = ep_attr();
     DAT_EP_HANDLE ep;
+    DAT_RETURN ret;
 
     attr.recv_completion_flags = recv_flags;
     attr.request_completion_flags = request_flags;
-    return create(recv, request, DAT_HANDLE_NULL, srq, &attr, &ep);
+    ret = create(recv, request, DAT_HANDLE_NULL, srq, &attr, &ep);
+    if (ret == DAT_SUCCESS)
+        flagged = ep;
+    return ret;
 }
 
 /* The code names the EVD that does not fit: argument 3 for receives, 4 for requests (R150 to
- * R152). */
+ * R152). The first stream of an EVD decides, until its EPs are freed. */
 TEST(r149_epsrq_share_unsignalled)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
     DAT_EVD_HANDLE evd = evd_of(&a, DAT_EVD_DTO_FLAG), none = DAT_HANDLE_NULL;
     unsigned u = DAT_COMPLETION_UNSIGNALLED_FLAG, s = DAT_COMPLETION_SOLICITED_WAIT_FLAG,
              t = DAT_COMPLETION_EVD_THRESHOLD_FLAG;
+    DAT_EVD_FLAGS also[] = {DAT_EVD_CONNECTION_FLAG, DAT_EVD_SOFTWARE_FLAG, DAT_EVD_CR_FLAG};
+    DAT_EP_HANDLE first;
 
     EXPECT(ARG(3), with_flags(evd, u, evd, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, 0, evd, u, srq));
     OK(with_flags(evd, u, evd, u, srq));
     EXPECT(ARG(3), with_flags(evd, 0, none, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, t, none, 0, srq));
     EXPECT(ARG(4), with_flags(none, 0, evd, 0, srq));
+    first = flagged;
     OK(with_flags(evd, u, none, 0, srq));
+    OK(dat_ep_free(first));
+    EXPECT(ARG(3), with_flags(evd, 0, none, 0, srq));
+    OK(dat_ep_free(flagged));
+    OK(with_flags(evd, 0, evd, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, s, none, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, t, none, 0, srq));
     evd = evd_of(&a, DAT_EVD_DTO_FLAG);
+    OK(with_flags(none, 0, evd, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, s, none, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, t, none, 0, srq));
+    evd = evd_of(&a, DAT_EVD_DTO_FLAG);
+    EXPECT(ARG(3), with_flags(evd, t, evd, 0, srq));
     EXPECT(ARG(3), with_flags(evd, s, evd, 0, srq));
     OK(with_flags(evd, s, none, 0, srq));
     OK(with_flags(evd, s, none, 0, srq));
     EXPECT(ARG(3), with_flags(evd, 0, none, 0, srq));
+    EXPECT(ARG(3), with_flags(evd, t, none, 0, srq));
     EXPECT(ARG(4), with_flags(none, 0, evd, 0, srq));
-    evd = evd_of(&a, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG);
-    EXPECT(ARG(3), with_flags(evd, u, none, 0, srq));
-    EXPECT(ARG(3), with_flags(evd, s, none, 0, srq));
-    EXPECT(ARG(4), with_flags(none, 0, evd, u, srq));
+    for (int i = 0; i < 3; i++) {
+        evd = evd_of(&a, DAT_EVD_DTO_FLAG | also[i]);
+        EXPECT(ARG(3), with_flags(evd, u, none, 0, srq));
+        EXPECT(ARG(3), with_flags(evd, s, none, 0, srq));
+        EXPECT(ARG(4), with_flags(none, 0, evd, u, srq));
+        OK(with_flags(evd, 0, none, 0, srq));
+        OK(dat_ep_free(flagged));
+    }
     OK(with_flags(evd, t, none, 0, srq));
     EXPECT(ARG(3), with_flags(evd, 0, none, 0, srq));
     EXPECT(ARG(4), with_flags(none, 0, evd, 0, srq));
     OK(with_flags(none, 0, evd, t, srq));
-    OK(with_flags(evd_of(&a, DAT_EVD_DTO_FLAG | DAT_EVD_CR_FLAG), 0, none, 0, srq));
 }
 
 /* EPs on an SRQ connect, duplicate a connection, accept a request at a PSP, and serve an RSP. Each

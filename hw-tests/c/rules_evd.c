@@ -226,6 +226,7 @@ TEST(r239_flags_threshold_mode)
     CHECK(DTO(w.event).user_cookie.as_64 == 0 && w.more == 2);
 }
 
+/* A failure makes an event nevertheless. */
 TEST(r240_flags_sender_suppress_is_local)
 {
     struct listening l = listening(0);
@@ -236,6 +237,9 @@ TEST(r240_flags_sender_suppress_is_local)
     SEND(l.pair, 9);
     TAKEN(l.recv, l.pair.server, 9);
     EMPTIED(b.req);
+    OK(dat_ep_disconnect(l.pair.client, DAT_CLOSE_ABRUPT_FLAG));
+    OK(send_flagged(l.pair.client, 8, DAT_COMPLETION_SUPPRESS_FLAG));
+    REQUEST_ENDS(l.pair, DAT_DTO_ERR_FLUSHED);
 }
 
 /* The flags are argument 5 of the call. */
@@ -353,6 +357,7 @@ TEST(r248_wait_single_waiter)
     DAT_EVENT event;
     DAT_COUNT more;
     struct waiter w;
+    struct pair pair;
 
     start(&w, evd, LONG_TIME, 1);
     EXPECT(STATE(DAT_INVALID_STATE_EVD_WAITER), dat_evd_wait(evd, 0, 1, &event, &more));
@@ -366,6 +371,13 @@ TEST(r248_wait_single_waiter)
     OK(dat_evd_dequeue(evd, &event));
     OK(dat_evd_clear_unwaitable(evd));
     EXPECT(TIMEOUT, dat_evd_wait(evd, 0, 1, &event, &more));
+    /* The same with a message that has arrived. */
+    pair = plain_pair(1);
+    SEND(pair, 8);
+    OK(dat_evd_set_unwaitable(a.recv));
+    EXPECT(STATE(DAT_INVALID_STATE_EVD_UNWAITABLE), dat_evd_wait(a.recv, 0, 1, &event, &more));
+    OK(dat_evd_clear_unwaitable(a.recv));
+    TAKEN(a.recv, pair.server, 8);
 }
 
 /* While a thread waits, arrivals do not trigger the CNO, whether or not they end the wait.

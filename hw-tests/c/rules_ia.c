@@ -104,6 +104,7 @@ TEST(r267_attr_completion_flags)
     unsigned flags = provider().completion_flags_supported;
     unsigned modes[] = {DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_COMPLETION_SOLICITED_WAIT_FLAG,
                         DAT_COMPLETION_EVD_THRESHOLD_FLAG};
+    struct pair pair = plain_pair(3);
 
     for (int i = 0; i < 3; i++) {
         DAT_EP_ATTR attr = ep_attr();
@@ -113,6 +114,14 @@ TEST(r267_attr_completion_flags)
         attr.recv_completion_flags = modes[i];
         OK(dat_evd_create(a.ia, 16, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &evd));
         ep_on(&a, srq_of(&a, 4), evd, &attr);
+    }
+    for (int i = 0; i < 3; i++) {
+        unsigned of_send[] = {DAT_COMPLETION_SUPPRESS_FLAG, DAT_COMPLETION_BARRIER_FENCE_FLAG,
+                              DAT_COMPLETION_SOLICITED_WAIT_FLAG};
+
+        CHECK(flags & of_send[i]);
+        OK(send_flagged(pair.client, 8, of_send[i]));
+        TAKEN(a.recv, pair.server, 8);
     }
 }
 
@@ -234,10 +243,13 @@ TEST(r274_ia_close_abrupt_frees_srq)
     a.ia = DAT_HANDLE_NULL;
     EXPECT(HANDLE(SRQ), dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &srq_param));
     EXPECT(HANDLE(SRQ), dat_srq_post_recv(srq, 1, &iov, as_cookie(0)));
+    EXPECT(HANDLE(SRQ), dat_srq_resize(srq, 4));
+    EXPECT(HANDLE(SRQ), dat_srq_set_lw(srq, 1));
     EXPECT(HANDLE(SRQ), dat_srq_free(srq));
     EXPECT(HANDLE(EP), dat_ep_query(pair.server, DAT_EP_FIELD_ALL, &ep_param));
     EXPECT(HANDLE(EP), dat_ep_post_send(pair.server, 1, &iov, as_cookie(0), 0));
     EXPECT(HANDLE(EP), dat_ep_recv_query(pair.server, &n, &n));
+    EXPECT(HANDLE(EP), dat_ep_set_watermark(pair.server, 1, 1));
     EXPECT(HANDLE(EP), dat_ep_disconnect(pair.server, DAT_CLOSE_ABRUPT_FLAG));
     EXPECT(HANDLE(EP), dat_ep_free(pair.server));
     EXPECT(HANDLE(EVD_REQUEST), dat_evd_wait(a.recv, 0, 1, &event, &n));

@@ -78,7 +78,7 @@ TEST(r215_hw_hard_breaks_connection_unseen)
 }
 
 /* Of ordinary EPs: a failed receive or request breaks the connection although no thread looks at
- * its completion. */
+ * its completion. The receive behind a failed one is flushed (R178). */
 TEST(broken_connections_are_told_unseen)
 {
     struct pair pair = plain_pair(2), rnr = plain_pair(0);
@@ -90,6 +90,8 @@ TEST(broken_connections_are_told_unseen)
     ended(&rnr, DAT_CONNECTION_EVENT_DISCONNECTED, DAT_CONNECTION_EVENT_BROKEN);
     event = NEXT(a.recv, DAT_DTO_COMPLETION_EVENT);
     CHECK(DTO(event).status == DAT_DTO_ERR_LOCAL_LENGTH);
+    event = NEXT(a.recv, DAT_DTO_COMPLETION_EVENT);
+    CHECK(DTO(event).status == DAT_DTO_ERR_FLUSHED && DTO(event).user_cookie.as_64 == 1);
     SILENT(a.async);
 }
 
@@ -256,6 +258,8 @@ TEST(r226_hw_null_connect_evd)
     event = NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
     CHECK(event.event_data.connect_event_data.ep_handle == client);
     EMPTIED(a.conn);
+    for (int i = 0; i < 2; i++)
+        CHECK(DTO(NEXT(a.recv, DAT_DTO_COMPLETION_EVENT)).status == DAT_DTO_ERR_FLUSHED);
 }
 
 /* The watermarks compare with the number of the query: set to that number they do not fire, set to

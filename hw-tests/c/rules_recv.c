@@ -183,22 +183,34 @@ TEST(r84_srq_empty_sender_sees_rnr)
         CHECK(DAT_DTO_ERR_RECEIVER_NOT_READY == 9);
         ended(&pairs[i], DAT_CONNECTION_EVENT_DISCONNECTED, DAT_CONNECTION_EVENT_BROKEN);
     }
+    EMPTIED(a.recv);
+    /* The SRQ works on. */
+    OK(post(srq, 0, 64));
+    COUNTS(srq, 1, 1);
+    pairs[0] = pair_on(srq);
+    SEND(pairs[0], 8);
+    TAKEN(a.recv, pairs[0].server, 8);
 }
 
+/* With nothing available, a message finds no buffer, although an entry is occupied (R36). */
 TEST(r85_srq_empty_late_post_saves_connection)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
     struct pair pair = pair_on(srq);
 
+    OK(post(srq, 1, 64));
+    SEND(pair, 7);
     OK(send_flagged(pair.client, 8, 0));
     SILENT(b.req);
+    COUNTS(srq, 0, 1);
     OK(post(srq, 0, 64));
     REQUEST_ENDS(pair, DAT_DTO_SUCCESS);
+    TAKEN(a.recv, pair.server, 7);
     TAKEN(a.recv, pair.server, 8);
     CHECK(connected(pair.server) && connected(pair.client));
 }
 
-/* The peer's RDMA Writes and Reads take no buffer (R208). */
+/* The peer's RDMA Writes and Reads take no buffer (R208). A write with immediate takes one. */
 TEST(r88_srq_rdma_uses_no_entry)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -228,6 +240,9 @@ TEST(r88_srq_rdma_uses_no_entry)
     COUNTS(srq, 2, 2);
     HOLDS(plain.server, 2);
     EMPTIED(a.recv);
+    OK(dat_ib_post_rdma_write_immed(plain.client, 1, &iov, as_cookie(1), &remote, 9, 0));
+    NEXT(b.req, (DAT_EVENT_NUMBER)DAT_IB_DTO_EVENT);
+    HOLDS(plain.server, 1);
 }
 
 /* The messages of each connection arrive in order on a shared EVD (R92). Entries that come back in
@@ -280,13 +295,14 @@ static void *resize_again_and_again(void *unused)
 
     (void)unused;
     for (int i = 0; __atomic_load_n(&resizing, __ATOMIC_ACQUIRE); i++) {
-        wrong += dat_srq_resize(resized, i % 2 ? 64 : 16) != DAT_SUCCESS;
+        /* Each is larger than those before, so that the device has to resize. */
+        wrong += dat_srq_resize(resized, i % 2 ? 17 + i % 4000 : 16) != DAT_SUCCESS;
         poll(NULL, 0, 1);
     }
     return (void *)wrong;
 }
 
-/* No message is lost or overtaken while another thread resizes the SRQ. */
+/* No message is lost, overtaken or damaged while another thread resizes the SRQ. */
 TEST(r104_srq_resize_under_traffic)
 {
     struct pair pair;
@@ -298,9 +314,13 @@ TEST(r104_srq_resize_under_traffic)
     resizing = 1;
     CHECK(pthread_create(&thread, NULL, resize_again_and_again, NULL) == 0);
     for (unsigned i = 0; i < 300; i++) {
+        unsigned at;
+
         OK(post(resized, i % 16, ROOM));
-        SEND(pair, i);
-        TAKEN(a.recv, pair.server, i);
+        b.memory[100 * ROOM] = (char)i;
+        SEND(pair, i + 1);
+        at = TAKEN(a.recv, pair.server, i + 1).user_cookie.as_64;
+        CHECK(at < 16 && a.memory[at * ROOM] == (char)i);
     }
     __atomic_store_n(&resizing, 0, __ATOMIC_RELEASE);
     CHECK(pthread_join(thread, &wrong) == 0);
@@ -313,6 +333,8 @@ TEST(r104_srq_resize_under_traffic)
 TEST(r194_recv_query_plain_ep_counts_at_post)
 {
     DAT_EP_HANDLE ep = plain_ep(&a);
+    DAT_COUNT held = 2;
+    long long end = now_ms() + LONG_TIME / 1000;
     struct pair pair;
 
     HOLDS(ep, 0);
@@ -326,6 +348,15 @@ TEST(r194_recv_query_plain_ep_counts_at_post)
     HOLDS(ep, 2);
     TAKEN(a.recv, ep, 8);
     HOLDS(ep, 2);
+    for (int i = 0; i < 2; i++)
+        OK(send_flagged(pair.client, 8, DAT_COMPLETION_SUPPRESS_FLAG));
+    while (held > 0 && now_ms() < end) {
+        DAT_COUNT before = held, span = 77;
+
+        OK(dat_ep_recv_query(ep, &held, &span));
+        CHECK(held == span && held <= before);
+    }
+    CHECK(held == 0);
 }
 
 /* An unconnected SRQ EP holds no buffer, however full the SRQ is. For a connected one, the number
@@ -368,32 +399,65 @@ TEST(r205_recv_query_null_outputs)
     OK(dat_ep_recv_query(tied, NULL, NULL));
 }
 
-/* The query works in every state, and watermarks can be set in every state (R222). */
+/* In this state of the EP, the query gives this number, and watermarks can be set. */
+static void visit(DAT_EP_HANDLE ep, DAT_EP_STATE state, DAT_COUNT number)
+{
+    CHECK(state_of(ep) == state || (state == DAT_EP_STATE_CONNECTED && connected(ep)));
+    HOLDS(ep, number);
+    OK(dat_ep_set_watermark(ep, 3, 4));
+    OK(dat_ep_set_watermark(ep, -1, -1));
+}
+
+/* An EP holds no buffer a moment after its end. */
+static void visit_ended(DAT_EP_HANDLE ep)
+{
+    long long end = now_ms() + LONG_TIME / 1000;
+    DAT_COUNT held = 77;
+
+    while (held != 0 && now_ms() < end)
+        OK(dat_ep_recv_query(ep, &held, NULL));
+    visit(ep, DAT_EP_STATE_DISCONNECTED, 0);
+}
+
+/* The query works in every state, and watermarks can be set in every state (R222), on an SRQ EP and on
+ * an ordinary one. */
 TEST(r207_recv_query_any_state)
 {
-    DAT_EP_HANDLE ep = ep_on(&a, srq_of(&a, 4), a.recv, NULL), client = plain_ep(&b);
-    DAT_CONN_QUAL qual = next_qual();
-    DAT_RSP_HANDLE rsp;
-    DAT_CR_HANDLE cr;
+    for (int tied = 0; tied < 2; tied++) {
+        DAT_EP_HANDLE ep = tied ? ep_on(&a, srq_of(&a, 4), a.recv, NULL) : plain_ep(&a), client = plain_ep(&b);
+        DAT_COUNT up = tied ? DAT_VALUE_UNKNOWN : 0;
+        DAT_CONN_QUAL qual = next_qual();
+        struct pair pair = {ep, client};
+        DAT_PSP_HANDLE psp;
+        DAT_RSP_HANDLE rsp;
+        DAT_CR_HANDLE cr;
+        DAT_EVENT event;
 
-#define VISIT(state)                                                                                             \
-    CHECK(state_of(ep) == (state) || ((state) == DAT_EP_STATE_CONNECTED && connected(ep)));                      \
-    OK(dat_ep_recv_query(ep, NULL, NULL));                                                                       \
-    OK(dat_ep_set_watermark(ep, 3, 4));                                                                          \
-    OK(dat_ep_set_watermark(ep, -1, -1))
-    VISIT(DAT_EP_STATE_UNCONNECTED);
-    HOLDS(ep, 0);
-    OK(dat_rsp_create(a.ia, qual, ep, a.cr, &rsp));
-    VISIT(DAT_EP_STATE_RESERVED);
-    cr = request(&a, client, qual);
-    VISIT(DAT_EP_STATE_PASSIVE_CONNECTION_PENDING);
-    OK(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, NULL));
-    NEXT(a.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
-    VISIT(DAT_EP_STATE_CONNECTED);
-    OK(dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
-    VISIT(DAT_EP_STATE_DISCONNECTED);
-    OK(dat_ep_reset(ep));
-    HOLDS(ep, 0);
+        visit(ep, DAT_EP_STATE_UNCONNECTED, 0);
+        OK(dat_rsp_create(a.ia, qual, ep, a.cr, &rsp));
+        visit(ep, DAT_EP_STATE_RESERVED, 0);
+        cr = request(&a, client, qual);
+        visit(ep, DAT_EP_STATE_PASSIVE_CONNECTION_PENDING, 0);
+        OK(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, NULL));
+        NEXT(a.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
+        NEXT(b.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
+        visit(ep, DAT_EP_STATE_CONNECTED, up);
+        begin_graceful(&pair);
+        visit(ep, DAT_EP_STATE_DISCONNECT_PENDING, up);
+        OK(dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
+        visit_ended(ep);
+        ENDS(pair, DAT_CONNECTION_EVENT_DISCONNECTED);
+        OK(dat_ep_reset(ep));
+        visit(ep, DAT_EP_STATE_UNCONNECTED, 0);
+        qual = next_qual();
+        OK(dat_psp_create(b.ia, qual, b.cr, DAT_PSP_CONSUMER_FLAG, &psp));
+        OK(dat_ep_connect(ep, b.attr.ia_address_ptr, qual, LONG_TIME, 0, NULL, 0, 0));
+        visit(ep, DAT_EP_STATE_ACTIVE_CONNECTION_PENDING, 0);
+        event = NEXT(b.cr, DAT_CONNECTION_REQUEST_EVENT);
+        OK(dat_cr_reject(event.event_data.cr_arrival_event_data.cr_handle, 0, NULL));
+        NEXT(a.conn, DAT_CONNECTION_EVENT_PEER_REJECTED);
+        visit_ended(ep);
+    }
 }
 
 /* Both calls refuse an EP that is freed, and the null handle (R229). */

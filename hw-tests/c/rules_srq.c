@@ -29,6 +29,7 @@ TEST(r3_srq_born_operational_and_empty)
 
     CHECK(look(srq).srq_state == DAT_SRQ_STATE_OPERATIONAL && DAT_SRQ_STATE_OPERATIONAL == 1);
     COUNTS(srq, 0, 0);
+    CHECK(look(srq).low_watermark == 0);
 }
 
 /* Only the creation of an EP names its SRQ (R153, R159, R162). */
@@ -185,9 +186,12 @@ TEST(r12_srq_create_low_watermark_must_be_default)
 }
 
 /* Sizes below 1 and above the limits are refused (R13, R14, R15), and the output handle does not
- * change. */
+ * change. The limits themselves are legal. */
 TEST(r13_srq_create_zero_or_negative_depth)
 {
+    DAT_SRQ_ATTR most = {a.attr.max_recv_per_srq, a.attr.max_iov_segments_per_dto, 0};
+    DAT_SRQ_HANDLE srq;
+
     refused(0, 1, 0);
     refused(-1, 1, 0);
     refused(INT32_MIN, 1, 0);
@@ -197,6 +201,8 @@ TEST(r13_srq_create_zero_or_negative_depth)
     refused(INT32_MAX, 1, 0);
     refused(4, a.attr.max_iov_segments_per_dto + 1, 0);
     refused(4, INT32_MAX, 0);
+    OK(dat_srq_create(a.ia, a.pz, &most, &srq));
+    CHECK(look(srq).max_recv_dtos >= most.max_recv_dtos && look(srq).max_recv_iov >= most.max_recv_iov);
 }
 
 /* NULL attributes and a NULL output pointer are refused (R17). */

@@ -67,7 +67,8 @@ TEST(r24_srq_free_refused_while_ep_attached_beside_other_calls)
     OK(dat_srq_free(raced));
 }
 
-/* Buffers that no message has taken do not complete, and their memory is not written (R29). */
+/* Buffers that no message has taken do not complete, and their memory is not written, also if the
+ * peer sends another message (R29). */
 TEST(r26_srq_free_with_posted_buffers)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -77,6 +78,9 @@ TEST(r26_srq_free_with_posted_buffers)
     memset(a.memory, 0x5A, 4 * ROOM);
     OK(dat_ep_free(pair.server));
     OK(dat_srq_free(srq));
+    /* The peer may know already that the connection has ended. */
+    if (send_flagged(pair.client, 8, 0) == DAT_SUCCESS)
+        CHECK(DTO(NEXT(b.req, DAT_DTO_COMPLETION_EVENT)).status != DAT_DTO_SUCCESS);
     SILENT(a.recv);
     for (int i = 0; i < 4 * ROOM; i++)
         if (a.memory[i] != 0x5A) {
@@ -85,6 +89,7 @@ TEST(r26_srq_free_with_posted_buffers)
         }
 }
 
+/* The EVD serves other EPs afterwards. */
 TEST(r27_srq_free_with_unreaped_completions)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -102,6 +107,12 @@ TEST(r27_srq_free_with_unreaped_completions)
 
         CHECK(ret == DAT_SUCCESS || DAT_GET_TYPE(ret) == DAT_QUEUE_EMPTY);
     }
+    NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+    srq = srq_of(&a, 4);
+    pair = pair_on(srq);
+    fill(srq, 0, 1);
+    SEND(pair, 9);
+    TAKEN(a.recv, pair.server, 9);
 }
 
 TEST(r30_srq_free_after_lmr_free)
@@ -112,6 +123,7 @@ TEST(r30_srq_free_after_lmr_free)
     OK(dat_lmr_free(a.lmr));
     COUNTS(srq, 4, 4);
     OK(dat_srq_free(srq));
+    OK(dat_pz_free(a.pz));
 }
 
 static DAT_RETURN attached;

@@ -2,6 +2,7 @@
 #include "emu.h"
 #include "rig.h"
 
+/* Such a buffer takes an empty message and no other. */
 TEST(r51_srq_post_zero_segments)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
@@ -12,19 +13,25 @@ TEST(r51_srq_post_zero_segments)
     SEND(pair, 0);
     CHECK(TAKEN(a.recv, pair.server, 0).user_cookie.as_64 == 9);
     COUNTS(srq, 0, 0);
+    OK(dat_srq_post_recv(srq, 0, NULL, as_cookie(8)));
+    OK(send_flagged(pair.client, 1, 0));
+    CHECK(DTO(NEXT(a.recv, DAT_DTO_COMPLETION_EVENT)).status == DAT_DTO_ERR_LOCAL_LENGTH);
 }
 
 TEST(r52_srq_post_zero_length_segment_ignores_rest)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
     struct pair pair = pair_on(srq);
-    DAT_LMR_TRIPLET iov[2] = {{UINT64_MAX, 0, 0xdeadbeef}, piece(&a, 0, 64)};
+    DAT_LMR_TRIPLET iov[3] = {{UINT64_MAX, 0, 0xdeadbeef}, piece(&a, 0, 64), {UINT64_MAX, 0, 0xdeadbeef}};
 
-    OK(dat_srq_post_recv(srq, 2, iov, as_cookie(1)));
     strcpy(b.memory + 100 * ROOM, "not much");
-    SEND(pair, 9);
-    TAKEN(a.recv, pair.server, 9);
-    CHECK(strcmp(a.memory, "not much") == 0);
+    for (int first = 0; first < 2; first++) {
+        memset(a.memory, 0, 64);
+        OK(dat_srq_post_recv(srq, 2, iov + first, as_cookie(1)));
+        SEND(pair, 9);
+        TAKEN(a.recv, pair.server, 9);
+        CHECK(strcmp(a.memory, "not much") == 0);
+    }
 }
 
 /* The code names the argument that is wrong, and nothing is posted (R54, R55, R60). */
@@ -38,6 +45,8 @@ TEST(r53_srq_post_negative_segments)
     EXPECT(ARG(2), dat_srq_post_recv(srq, -1, iov, as_cookie(1)));
     EXPECT(ARG(2), dat_srq_post_recv(srq, INT32_MIN, iov, as_cookie(1)));
     EXPECT(ARG(2), dat_srq_post_recv(srq, -1, NULL, as_cookie(1)));
+    EXPECT(ARG(2), dat_srq_post_recv(srq, look(srq).max_recv_iov + 1, iov, as_cookie(1)));
+    iov[0].lmr_context = 0;
     EXPECT(ARG(2), dat_srq_post_recv(srq, look(srq).max_recv_iov + 1, iov, as_cookie(1)));
     COUNTS(srq, 0, 0);
 }
@@ -147,6 +156,14 @@ TEST(r57_srq_post_pz_mismatch)
     iov[1].lmr_context = 0xffffffff;
     EXPECT(ERROR(DAT_PRIVILEGES_VIOLATION, DAT_PRIVILEGES_WRITE), dat_srq_post_recv(srq, 2, iov, as_cookie(1)));
     COUNTS(srq, 0, 0);
+    /* The first bad segment gives the reason. */
+    iov[0] = piece(&a, MEMORY, 8);
+    EXPECT(ARG(3), dat_srq_post_recv(srq, 2, iov, as_cookie(1)));
+    iov[0] = iov[1];
+    iov[1] = piece(&a, MEMORY, 8);
+    EXPECT(ERROR(DAT_PRIVILEGES_VIOLATION, DAT_PRIVILEGES_WRITE), dat_srq_post_recv(srq, 2, iov, as_cookie(1)));
+    COUNTS(srq, 0, 0);
+    iov[0] = piece(&a, 0, 8);
     iov[1] = piece(&a, 8, 8);
     OK(dat_srq_post_recv(srq, 2, iov, as_cookie(1)));
     COUNTS(srq, 1, 1);
@@ -164,9 +181,12 @@ TEST(r61_srq_post_full)
         SEND(pair, 8);
     COUNTS(srq, 0, 4);
     EXPECT(FULL_SRQ, post(srq, 5, 8));
-    TAKEN(a.recv, pair.server, 8);
-    OK(post(srq, 5, 8));
-    EXPECT(FULL_SRQ, post(srq, 6, 8));
+    for (int n = 1; n <= 4; n++) {
+        TAKEN(a.recv, pair.server, 8);
+        OK(post(srq, 5, 8));
+        EXPECT(FULL_SRQ, post(srq, 6, 8));
+        COUNTS(srq, n, 4);
+    }
 }
 
 /* Cookies have 64 bits, may be zero, and may be equal (R64). */
@@ -248,17 +268,20 @@ static void *post_many(void *which)
     return (void *)wrong;
 }
 
-/* Several threads post to one SRQ at once, while another reaps and queries. No buffer is lost, and
- * none completes twice. */
+/* Several threads post to one SRQ at once, while another reaps and queries, low watermarks fire and
+ * connections end. No buffer is lost, none completes twice, and the counts are right at each moment
+ * (R38, R46). */
 TEST(r71_srq_post_thread_rule)
 {
     static unsigned char came[POSTERS * POSTS];
     pthread_t threads[POSTERS];
-    struct pair pair;
+    struct pair pair, passing[4];
 
     memset(came, 0, sizeof came);
     shared = srq_of(&a, 24);
     pair = pair_on(shared);
+    for (int i = 0; i < 4; i++)
+        passing[i] = pair_on(shared);
     for (uintptr_t i = 0; i < POSTERS; i++)
         CHECK(pthread_create(&threads[i], NULL, post_many, (void *)i) == 0);
     for (unsigned i = 0; i < POSTERS * POSTS; i++) {
@@ -271,7 +294,12 @@ TEST(r71_srq_post_thread_rule)
         if (cookie.as_64 < sizeof came)
             came[cookie.as_64] = 1;
         now = look(shared);
-        CHECK(now.available_dto_count >= 0 && now.available_dto_count <= 24);
+        CHECK(now.available_dto_count >= 0 && now.available_dto_count <= now.outstanding_dto_count);
+        CHECK(now.outstanding_dto_count <= now.max_recv_dtos);
+        if (i % 64 == 0)
+            OK(dat_srq_set_lw(shared, i / 64 % 4 + 1));
+        if (i % 256 == 0 && i / 256 < 4)
+            OK(dat_ep_free(passing[i / 256].server));
     }
     for (int i = 0; i < POSTERS; i++) {
         void *wrong;

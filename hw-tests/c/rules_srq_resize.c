@@ -1,19 +1,22 @@
 /* SRQs through libdat2: resizing and the low watermark (sections H and I). */
 #include "rig.h"
 
-/* Posted buffers stay posted, and as many buffers fit as the new depth says (R44, R105). */
+/* Posted buffers stay posted, and as many buffers fit as the new depth says, and no more (R44,
+ * R105). */
 TEST(r94_srq_resize_grow)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 4);
     struct pair pair = pair_on(srq);
-    int iov = look(srq).max_recv_iov;
+    int iov = look(srq).max_recv_iov, depth;
 
     fill(srq, 0, 4);
     OK(dat_srq_resize(srq, 20));
-    CHECK(look(srq).max_recv_dtos >= 20 && look(srq).max_recv_iov == iov);
+    depth = look(srq).max_recv_dtos;
+    CHECK(depth >= 20 && depth <= 100 && look(srq).max_recv_iov == iov);
     COUNTS(srq, 4, 4);
-    fill(srq, 4, 16);
-    for (int i = 0; i < 20; i++) {
+    fill(srq, 4, depth - 4);
+    EXPECT(FULL_SRQ, post(srq, 0, 8));
+    for (int i = 0; i < depth; i++) {
         SEND(pair, 30 + i);
         TAKEN(a.recv, pair.server, 30 + i);
     }
@@ -24,12 +27,15 @@ TEST(r94_srq_resize_grow)
 TEST(r95_srq_resize_shrink)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 20);
-    int before = look(srq).max_recv_dtos;
+    int before = look(srq).max_recv_dtos, now;
 
+    fill(srq, 0, 4);
     OK(dat_srq_resize(srq, 8));
-    CHECK(look(srq).max_recv_dtos >= 8 && look(srq).max_recv_dtos <= before);
-    fill(srq, 0, 8);
-    COUNTS(srq, 8, 8);
+    now = look(srq).max_recv_dtos;
+    CHECK(now >= 8 && now <= before);
+    COUNTS(srq, 4, 4);
+    fill(srq, 4, now - 4);
+    EXPECT(FULL_SRQ, post(srq, 0, 8));
 }
 
 /* Posted buffers and completions that were not reaped count alike (R98, R99). */
@@ -54,22 +60,28 @@ TEST(r97_srq_resize_below_outstanding)
     COUNTS(srq, 5, 6);
 }
 
-/* A depth below the low watermark is refused, a depth equal to it is not (R101). */
+/* A depth below the low watermark, armed or fired, is refused, a depth equal to it is not (R101). */
 TEST(r100_srq_resize_below_low_watermark)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 10);
 
     fill(srq, 0, 6);
+    OK(dat_srq_set_lw(srq, 8));
+    LOW(srq);
+    CHECK(DAT_GET_TYPE(dat_srq_resize(srq, 7)) == DAT_INVALID_STATE);
     OK(dat_srq_set_lw(srq, 6));
     OK(dat_srq_resize(srq, 6));
     CHECK(DAT_GET_TYPE(dat_srq_resize(srq, 5)) == DAT_INVALID_STATE);
     CHECK(look(srq).low_watermark == 6);
 }
 
+/* Whatever else forbids the depth. */
 TEST(r102_srq_resize_bad_value)
 {
     DAT_SRQ_HANDLE srq = srq_of(&a, 10);
 
+    fill(srq, 0, 10);
+    OK(dat_srq_set_lw(srq, 10));
     EXPECT(ARG(2), dat_srq_resize(srq, 0));
     EXPECT(ARG(2), dat_srq_resize(srq, -1));
     EXPECT(ARG(2), dat_srq_resize(srq, INT32_MIN));
@@ -96,6 +108,14 @@ TEST(r105_srq_resize_leaves_watermark_armed)
     LOW(srq);
     OK(dat_srq_resize(srq, 10));
     SILENT(a.async);
+    /* The same value, set again, fires again. */
+    fill(srq, 5, 2);
+    OK(dat_srq_set_lw(srq, 4));
+    SEND(pair, 8);
+    TAKEN(a.recv, pair.server, 8);
+    SILENT(a.async);
+    SEND(pair, 8);
+    LOW(srq);
 }
 
 /* One event comes when fewer buffers than the watermark are left, and no second one (R107, R108,
@@ -187,6 +207,9 @@ TEST(r117_srq_lw_above_depth)
     CHECK(look(srq).low_watermark == 2);
     EMPTIED(a.async);
     SEND(pair, 8);
+    LOW(srq);
+    OK(dat_srq_resize(srq, depth + 4));
+    OK(dat_srq_set_lw(srq, depth + 1));
     LOW(srq);
 }
 
