@@ -633,10 +633,4 @@ impl Rig {
         pair.server.disconnect(CloseFlags::Graceful).unwrap();
         assert_eq!(pair.server.state(), EpState::DisconnectPending);
     }
-
-    /// The client posts the receive that [`Rig::begin_graceful`] waits for.
-    pub fn let_graceful_finish(&self, pair: &mut Pair) {
-        let receive = [self.client.lmr.triplet(1 << 20, 64)];
-        pair.client.post_recv(&receive, 78, CompletionFlags::empty()).unwrap();
-    }
 }

@@ -77,7 +77,7 @@ const LONG: &[(&str, &str, Short)] = &[
 const ON_RXE: &[&str] = &[
     "device_others",
     "device_verbs",
-    "device_delivery",
+    "device_srq",
     "device_end",
     "device_listener",
     "device_unseen",

@@ -1,5 +1,4 @@
-//! Completion flags, solicited wait, thresholds, and the life of receive EVDs (sections O and P of
-//! the rules).
+//! EVDs: what the C tests of sections O and P of the rules (`c/rules_evd.c`) do not show.
 
 mod drain;
 mod flags;

@@ -1,28 +1,15 @@
 //! Waits and thresholds.
 
 use crate::*;
-use doorbell::{
-    CloseFlags, CompletionFlags, Count, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdCounter, EvdFlags, EventData,
-    IaSettings,
-};
+use doorbell::{CloseFlags, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdCounter, EvdFlags, EventData, IaSettings};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, tests};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const TESTS: &[Test] = tests![
-    r242_wait_threshold_positive,
-    r243_wait_threshold_over_qlen,
-    r244_wait_timeout_dequeues_nothing,
-    r245_wait_success_nmore,
     r245_wait_counts_what_the_cqs_hold,
-    r246_wait_returns_at_once_if_enough,
-    r247_wait_timeout_zero_polls,
     r247_wait_total_time_survives_wakeups,
-    r248_wait_single_waiter,
-    r249_wait_unwaitable,
-    r250_wait_suppresses_cno,
-    r251_dequeue_ignores_threshold,
     a_wait_polls_before_it_sleeps,
     a_wait_that_polled_in_vain_sleeps,
     a_wait_that_polls_ends_in_time_and_with_its_evd,
@@ -100,51 +87,6 @@ pub(crate) fn software(data: &EventData) -> u64 {
     }
 }
 
-/// A threshold below 1 is refused: INVALID_PARAMETER (ARG3), and takes nothing.
-fn r242_wait_threshold_positive() {
-    let rig = Rig::new();
-    let evd = with_events(&rig, 1);
-    for threshold in [0, -1, Count::MIN] {
-        assert_eq!(evd.wait(Some(LONG), threshold).unwrap_err().error.code(), dat::INVALID_ARG3);
-    }
-    assert_eq!(queued(&evd), 1);
-}
-
-/// A threshold over the length is refused: INVALID_PARAMETER (ARG3); the length itself is legal.
-fn r243_wait_threshold_over_qlen() {
-    let rig = Rig::new();
-    let evd = with_events(&rig, 1);
-    let qlen = evd.query().unwrap().qlen;
-    assert!(qlen >= 16);
-    assert_eq!(evd.wait(Some(LONG), qlen + 1).unwrap_err().error.code(), dat::INVALID_ARG3);
-    assert_eq!(evd.wait(Some(SHORT), qlen).unwrap_err().error.code(), dat::TIMEOUT_EXPIRED);
-}
-
-/// Too few events by the deadline: TIMEOUT_EXPIRED, their number, and all of them still there.
-fn r244_wait_timeout_dequeues_nothing() {
-    let rig = Rig::new();
-    let mut l = listening(&rig, NONE);
-    send_until_queued(&rig, &mut l, NONE, 1);
-    send_until_queued(&rig, &mut l, NONE, 2);
-    let over = l.recv.wait(Some(SHORT), 3).unwrap_err();
-    assert_eq!((over.error.code(), over.more), (dat::TIMEOUT_EXPIRED, 2));
-    assert_eq!(counts(&l.srq), (30, 32), "a wait that times out reaps nothing (R43)");
-    assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().cookie, 0);
-    assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().cookie, 1);
-}
-
-/// On success the number of events left is given: those after the one returned, at least threshold
-/// - 1.
-fn r245_wait_success_nmore() {
-    let rig = Rig::new();
-    let evd = with_events(&rig, 3);
-    for (threshold, more) in [(2, 2), (2, 1), (1, 0)] {
-        let got = evd.wait(Some(LONG), threshold).unwrap();
-        assert_eq!(got.more, more);
-        assert_eq!(software(&got.event.data), 2 - more as u64);
-    }
-}
-
 /// Messages that are still on the CQs count as events that are left. A wait is not counted as a
 /// dequeue, and it does not sleep if an event is there.
 fn r245_wait_counts_what_the_cqs_hold() {
@@ -210,31 +152,6 @@ fn r245_wait_counts_what_the_cqs_hold() {
     assert_eq!((got().0, got()), (27, (28, 0)));
 }
 
-/// Events that are queued already, notifying or not, are enough: the call does not block.
-fn r246_wait_returns_at_once_if_enough() {
-    let rig = Rig::new();
-    let mut l = listening(&rig, CompletionFlags::SOLICITED_WAIT);
-    send_until_queued(&rig, &mut l, NONE, 1);
-    let got = l.recv.wait(Some(Duration::ZERO), 1).unwrap();
-    assert_eq!(got.event.data.dto().unwrap().cookie, 0);
-    send_until_queued(&rig, &mut l, NONE, 1);
-    assert_eq!(l.recv.wait(None, 1).unwrap().more, 0);
-}
-
-/// Timeout zero looks once and never blocks; no timeout waits until something comes.
-fn r247_wait_timeout_zero_polls() {
-    let rig = Rig::new();
-    let mut l = listening(&rig, NONE);
-    assert_eq!(l.recv.wait(Some(Duration::ZERO), 1).unwrap_err().error.code(), dat::TIMEOUT_EXPIRED);
-    rig.send(&mut l.pair, 0, 8);
-    until("polling finds the message", || l.recv.wait(Some(Duration::ZERO), 1).is_ok());
-    let waiting = waiter(&l.recv, None, 1);
-    expect_nothing(&rig.server.recv);
-    assert!(!waiting.is_finished());
-    rig.send(&mut l.pair, 0, 8);
-    assert!(waiting.join().unwrap().is_ok());
-}
-
 /// The timeout covers the whole wait: arrivals below the threshold do not restart it.
 fn r247_wait_total_time_survives_wakeups() {
     let rig = Rig::new();
@@ -259,77 +176,4 @@ fn r247_wait_total_time_survives_wakeups() {
     });
     // If each arrival restarted the timeout, the wait would end only after the last arrival.
     assert!(posted.load(Ordering::Relaxed) + 1 < qlen as usize, "the wait lasted as long as events came");
-}
-
-/// While one thread waits, another wait and a dequeue are refused: INVALID_STATE (EVD_WAITER).
-fn r248_wait_single_waiter() {
-    let rig = Rig::new();
-    let evd = with_events(&rig, 0);
-    let waiting = waiter(&evd, Some(LONG), 1);
-    assert_eq!(evd.wait(Some(LONG), 1).unwrap_err().error.code(), dat::INVALID_STATE_EVD_WAITER);
-    assert_eq!(evd.dequeue().unwrap_err().code(), dat::INVALID_STATE_EVD_WAITER);
-    assert!(!waiting.is_finished());
-    evd.post_software_event(5).unwrap();
-    assert_eq!(software(&waiting.join().unwrap().unwrap().event.data), 5);
-    assert_eq!(evd.dequeue().unwrap_err().code(), dat::QUEUE_EMPTY);
-}
-
-/// An unwaitable EVD refuses a wait, and one that is made so ends the wait under way: INVALID_STATE
-/// (EVD_UNWAITABLE). A dequeue still works, and so does a wait once it is waitable again.
-fn r249_wait_unwaitable() {
-    let rig = Rig::new();
-    let evd = with_events(&rig, 0);
-    let start = Instant::now();
-    let waiting = waiter(&evd, Some(LONG), 1);
-    evd.set_unwaitable().unwrap();
-    assert_eq!(waiting.join().unwrap().unwrap_err().error.code(), dat::INVALID_STATE_EVD_UNWAITABLE);
-    // At the end of its time the wait would find out by itself.
-    assert!(start.elapsed() < LONG, "nothing has woken the waiter");
-    evd.post_software_event(1).unwrap();
-    evd.post_software_event(2).unwrap();
-    assert_eq!(evd.wait(Some(LONG), 1).unwrap_err().error.code(), dat::INVALID_STATE_EVD_UNWAITABLE);
-    assert_eq!(software(&evd.dequeue().unwrap().data), 1);
-    evd.clear_unwaitable().unwrap();
-    assert_eq!(software(&next(&evd).data), 2);
-
-    // So does an EVD whose message has already arrived.
-    let mut pair = rig.connect_plain(&EpAttr::default());
-    pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 3, NONE).unwrap();
-    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
-    let recv = &rig.server.recv;
-    recv.set_unwaitable().unwrap();
-    assert_eq!(recv.wait(Some(LONG), 1).unwrap_err().error.code(), dat::INVALID_STATE_EVD_UNWAITABLE);
-    recv.clear_unwaitable().unwrap();
-    assert_eq!(dto(recv).cookie, 3);
-}
-
-/// While a thread waits, arrivals do not trigger the CNO, whether or not they end the wait;
-/// afterwards they do again.
-fn r250_wait_suppresses_cno() {
-    let rig = Rig::new();
-    let mut l = listening(&rig, NONE);
-    let waiting = waiter(&l.recv, Some(LONG), 2);
-    send_until_queued(&rig, &mut l, NONE, 1);
-    rig.send(&mut l.pair, 0, 8);
-    waiting.join().unwrap().unwrap();
-    expect_quiet(&l.cno);
-    assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().cookie, 1);
-    rig.send(&mut l.pair, 0, 8);
-    assert_eq!(l.cno.wait(Some(LONG)).unwrap(), l.recv.id());
-    assert_eq!(dto(&l.recv).cookie, 2);
-}
-
-/// A dequeue takes any event, whatever the mode; from an empty EVD it gives QUEUE_EMPTY.
-fn r251_dequeue_ignores_threshold() {
-    let rig = Rig::new();
-    for mode in
-        [NONE, CompletionFlags::UNSIGNALLED, CompletionFlags::SOLICITED_WAIT, CompletionFlags::EVD_THRESHOLD]
-    {
-        let mut l = listening(&rig, mode);
-        assert_eq!(l.recv.dequeue().unwrap_err().code(), dat::QUEUE_EMPTY);
-        send_until_queued(&rig, &mut l, NONE, 1);
-        assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().length, 8);
-        assert_eq!(l.recv.dequeue().unwrap_err().code(), dat::QUEUE_EMPTY);
-        rig.disconnect(&l.pair);
-    }
 }
