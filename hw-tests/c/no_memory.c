@@ -1,5 +1,5 @@
 /* No memory: each call that creates something is made again and again, each time with the next of
- * its allocations failing, until none fails any more. The call answers INSUFFICIENT_RESOURCES,
+ * its allocations failing, in the provider also with all later ones, until none fails any more. The call answers INSUFFICIENT_RESOURCES,
  * leaves nothing behind (descriptors, threads, objects of the device), and works when it is made
  * again. The failing allocations are those of the calling thread, made in one of two places:
  *
@@ -13,6 +13,9 @@
 #include <link.h>
 
 #define LEAST 2048
+
+/* Exported by libdat2, but not declared in any header that it installs. */
+extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE handle, DAT_IA_HANDLE *result);
 
 extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t n, size_t size);
@@ -31,6 +34,7 @@ static unsigned ranges_used;
 /* The plan of this thread: after `skip` more allocations, the next one in this place fails. */
 static __thread enum place failing_in;
 static __thread unsigned skip;
+static __thread int then_all;
 static __thread int has_failed;
 /* No thread can be created in this process. */
 static _Atomic int no_threads;
@@ -49,7 +53,9 @@ static int fails(size_t size, const void *caller)
         return 0;
     if (skip-- > 0)
         return 0;
-    failing_in = NOWHERE;
+    skip = 0;
+    if (!then_all)
+        failing_in = NOWHERE;
     has_failed = 1;
     errno = ENOMEM;
     return 1;
@@ -229,6 +235,16 @@ static void free_evd(void)
     OK(dat_evd_free(made));
 }
 
+static void prepare_short_evd(void)
+{
+    OK(dat_evd_create(a.ia, 8, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &made));
+}
+
+static DAT_RETURN resize_evd(void)
+{
+    return dat_evd_resize(made, 2000);
+}
+
 static DAT_RETURN make_cno(void)
 {
     return dat_cno_create(a.ia, DAT_OS_WAIT_PROXY_AGENT_NULL, &made);
@@ -301,6 +317,77 @@ static void free_ep_and_srq(void)
     OK(dat_srq_free(queue));
 }
 
+/* Both ends get their event before they are freed, because the next connection uses the same
+ * EVDs. */
+static void end_connection(void)
+{
+    OK(dat_ep_disconnect(client, DAT_CLOSE_ABRUPT_FLAG));
+    NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+    NEXT(a.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
+}
+
+/* An EP with a receive, and another EVD for it. */
+static void prepare_modify(void)
+{
+    OK(make_ep());
+    server = made;
+    receives(server, 9, 1);
+    OK(make_dto_evd());
+}
+
+static DAT_RETURN modify_ep(void)
+{
+    DAT_EP_PARAM param = {.recv_evd_handle = made};
+
+    return dat_ep_modify(server, DAT_EP_FIELD_RECV_EVD_HANDLE, &param);
+}
+
+static void undo_modify(void)
+{
+    client = plain_ep(&b);
+    joined(server, client);
+    OK(send_flagged(client, 8, DAT_COMPLETION_SUPPRESS_FLAG));
+    CHECK(TAKEN(made, server, 8).user_cookie.as_64 == 9);
+    end_connection();
+    OK(dat_ep_free(client));
+    OK(dat_ep_free(server));
+    OK(dat_evd_free(made));
+}
+
+static void prepare_rsp(void)
+{
+    server = plain_ep(&a);
+    qual = next_qual();
+}
+
+static DAT_RETURN make_rsp(void)
+{
+    return dat_rsp_create(a.ia, qual, server, a.cr, &made);
+}
+
+static void free_rsp(void)
+{
+    OK(dat_rsp_free(made));
+    OK(dat_ep_free(server));
+}
+
+static DAT_RETURN make_csp(void)
+{
+    DAT_COMM comm = {a.attr.ia_address_ptr->sa_family, SOCK_STREAM, 0};
+    struct sockaddr_storage at = {0};
+    DAT_IA_HANDLE raw;
+
+    OK(dats_get_ia_handle(a.ia, &raw));
+    memcpy(&at, a.attr.ia_address_ptr,
+           comm.domain == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+    return TABLE(a.pz)->csp_create_func(raw, &comm, (struct sockaddr *)&at, a.cr, &made);
+}
+
+static void free_csp(void)
+{
+    OK(TABLE(made)->csp_free_func(made));
+}
+
 static DAT_RETURN make_psp(void)
 {
     return dat_psp_create_any(a.ia, &qual, a.cr, DAT_PSP_CONSUMER_FLAG, &made);
@@ -340,15 +427,6 @@ static void undo_both_ends(void)
     OK(dat_ep_free(client));
     OK(dat_ep_free(server));
     OK(dat_psp_free(listener));
-}
-
-/* Both ends get their event before they are freed, because the next connection uses the same
- * EVDs. */
-static void end_connection(void)
-{
-    OK(dat_ep_disconnect(client, DAT_CLOSE_ABRUPT_FLAG));
-    NEXT(b.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
-    NEXT(a.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
 }
 
 static void undo_connect(void)
@@ -407,8 +485,9 @@ static void nothing_more_than(struct holdings before)
         check_holdings(before);
 }
 
-/* Makes the call once for each of its allocations in this place, which fails then. */
-static void with_each_failure(const struct call *call, enum place place, int needs)
+/* Makes the call once for each of its allocations in this place, which fails then, alone or with all
+ * later ones. */
+static void with_each_failure(const struct call *call, enum place place, int needs, int all_later)
 {
     unsigned refused = 0, failures_before = failures, n;
 
@@ -428,6 +507,7 @@ static void with_each_failure(const struct call *call, enum place place, int nee
         before = holdings();
         has_failed = 0;
         skip = n;
+        then_all = all_later;
         failing_in = place;
         ret = call->make();
         failing_in = NOWHERE;
@@ -458,11 +538,15 @@ static const struct call calls[] = {
     {"dat_lmr_create", nothing, make_lmr, free_lmr, YES, YES},
     {"dat_evd_create for completions", nothing, make_dto_evd, free_evd, YES, YES},
     {"dat_evd_create for connections", nothing, make_connection_evd, free_evd, YES, NO},
+    {"dat_evd_resize", prepare_short_evd, resize_evd, free_evd, YES, DEPENDS_ON_DATA_PATH},
     {"dat_cno_create", nothing, make_cno, free_cno, YES, NO},
     {"dat_srq_create", nothing, make_srq, free_srq, YES, YES},
     {"dat_srq_resize", prepare_resize, resize_srq, undo_resize, DEPENDS_ON_DATA_PATH, DEPENDS_ON_DATA_PATH},
     {"dat_ep_create", nothing, make_ep, free_ep, YES, YES},
     {"dat_ep_create_with_srq", prepare_srq, make_ep_with_srq, free_ep_and_srq, YES, YES},
+    {"dat_ep_modify", prepare_modify, modify_ep, undo_modify, YES, YES},
+    {"dat_rsp_create", prepare_rsp, make_rsp, free_rsp, YES, YES},
+    {"csp_create", nothing, make_csp, free_csp, YES, YES},
     {"dat_psp_create_any", nothing, make_psp, free_psp, YES, YES},
     {"dat_rmr_create", nothing, make_rmr, free_rmr, YES, YES},
     {"dat_ep_connect", prepare_connect, connect_client, undo_connect, YES, YES},
@@ -473,13 +557,14 @@ static const struct call calls[] = {
 TEST(r20_no_memory_in_the_provider)
 {
     for (unsigned i = 0; i < CALLS; i++)
-        with_each_failure(&calls[i], IN_PROVIDER, calls[i].provider_needs);
+        for (int all_later = 0; all_later < 2; all_later++)
+            with_each_failure(&calls[i], IN_PROVIDER, calls[i].provider_needs, all_later);
 }
 
 TEST(r20_no_memory_in_rdma_core)
 {
     for (unsigned i = 0; i < CALLS; i++)
-        with_each_failure(&calls[i], IN_RDMA_CORE, calls[i].rdma_core_needs);
+        with_each_failure(&calls[i], IN_RDMA_CORE, calls[i].rdma_core_needs, 0);
 }
 
 TEST(no_thread_for_an_ia)

@@ -1,10 +1,10 @@
-//! Calls that connect and accept; RMRs, pools and datagrams.
+//! Receives before a connection; binds, pools and datagrams.
 
 use crate::allocator::HELD;
 use crate::*;
 use doorbell::{
-    ConnectionEventKind, Csp, DatagramEventKind, DtoStatus, Ep, EpAttr, EventData, Psp, Qos, Received,
-    RecvPool, Refused, Rmr, RmrBind, Rsp, SendPool, ServiceType, VaType,
+    ConnectionEventKind, DatagramEventKind, DtoStatus, Ep, EpAttr, EventData, Psp, Qos, Received, RecvPool,
+    Rmr, RmrBind, SendPool, ServiceType, VaType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
@@ -13,10 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 pub(crate) const TESTS: &[Test] = tests![
     posting_before_a_connection,
     a_connection_releases_what_posts_before_it_needed,
-    connecting,
-    accepting,
-    service_points,
-    rmrs,
+    binds,
     pools,
     datagrams,
 ];
@@ -68,99 +65,7 @@ fn a_connection_releases_what_posts_before_it_needed() {
     expect_connection(&rig.server.connect, &server, ConnectionEventKind::Established);
 }
 
-fn connecting() {
-    let surroundings = || {
-        let rig = Rig::new();
-        let (server, client) = (rig.server.ep(&EpAttr::default()), rig.client.ep(&EpAttr::default()));
-        let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-        (server, client, psp, qual, rig)
-    };
-    with_each_failure(
-        "a connect",
-        surroundings,
-        |(_, client, _, qual, rig)| {
-            client.connect(rig.server.ia.address(), *qual, Some(LONG), b"hello", Qos::BestEffort)
-        },
-        |(server, client, _, _, rig), ()| {
-            let arrival = connection_request(&rig.server.cr);
-            assert_eq!(arrival.cr.private_data()[..5], *b"hello");
-            arrival.cr.accept(server, b"").unwrap();
-            expect_connection(&rig.client.connect, client, ConnectionEventKind::Established);
-            expect_connection(&rig.server.connect, server, ConnectionEventKind::Established);
-        },
-    );
-}
-
-fn accepting() {
-    let surroundings = || {
-        let rig = Rig::new();
-        let mut srq = rig.server.srq(400);
-        rig.server.post(&mut srq, 1, 64, 0, 5);
-        let server = rig.server.srq_ep(&srq, &EpAttr::default());
-        let client = rig.client.ep(&EpAttr::default());
-        let (psp, arrival) = rig.ask(&client);
-        (Some(arrival.cr), Some(server), client, psp, srq, rig)
-    };
-    with_each_failure(
-        "an accept",
-        surroundings,
-        |(cr, server, ..)| {
-            let asked = cr.take().unwrap();
-            asked.accept(server.as_ref().unwrap(), b"").map_err(|Refused { object, error }| {
-                *cr = Some(object);
-                error
-            })
-        },
-        |(_, server, client, _, _, rig), ()| {
-            let server = server.take().unwrap();
-            expect_connection(&rig.client.connect, client, ConnectionEventKind::Established);
-            expect_connection(&rig.server.connect, &server, ConnectionEventKind::Established);
-            client.post_send(&[rig.client.lmr.triplet(0, 64)], 0, NONE).unwrap();
-            assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
-            assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
-        },
-    );
-}
-
-fn service_points() {
-    with_each_failure(
-        "a PSP",
-        Rig::new,
-        |rig| Psp::create_any(&rig.server.ia, &rig.server.cr),
-        |rig, (psp, qual)| {
-            let client = rig.client.ep(&EpAttr::default());
-            client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
-            drop(connection_request(&rig.server.cr));
-            psp.free().unwrap();
-        },
-    );
-    let surroundings = || {
-        let side = one_side();
-        let ep = side.ep(&EpAttr::default());
-        // A qualifier at which a PSP could listen a moment ago.
-        let (psp, qual) = Psp::create_any(&side.ia, &side.cr).unwrap();
-        psp.free().unwrap();
-        (ep, qual, side)
-    };
-    with_each_failure(
-        "an RSP",
-        surroundings,
-        |(ep, qual, side)| Rsp::create(&side.ia, *qual, ep, &side.cr),
-        |_, rsp| rsp.free().unwrap(),
-    );
-    with_each_failure(
-        "a CSP",
-        one_side,
-        |side| {
-            let address = std::net::SocketAddr::new(side.ia.address(), 0);
-            Csp::create(&side.ia, doorbell::Comm::of(side.ia.address()), address, &side.cr)
-        },
-        |_, csp| csp.free().unwrap(),
-    );
-}
-
-fn rmrs() {
-    with_each_failure("an RMR", one_side, |side| Rmr::create(&side.pz), |_, rmr| rmr.free().unwrap());
+fn binds() {
     let surroundings = || {
         let rig = Rig::new();
         let pair = rig.connect_plain(&EpAttr::default());
