@@ -1,9 +1,8 @@
 /* What a consumer, its machine and its peers may do to the provider: close while threads wait, use
- * many IAs from many threads, die, take the link down, remove the device, run out of memory. Each
+ * many IAs from many threads, take the link down, remove the device, run out of memory. Each
  * case ends with a code or an event, and leaves nothing behind. */
 #include "rig.h"
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 struct waiting {
     pthread_t thread;
@@ -163,82 +162,6 @@ TEST(several_ias_from_several_threads)
     }
     for (int i = 0; i < 6; i++)
         CHECK(pthread_join(users[i].thread, NULL) == 0);
-}
-
-/* The peer: another process, which connects and sends until it is killed. */
-static int send_for_ever(char **argv)
-{
-    DAT_EP_HANDLE ep;
-    struct sockaddr_storage to;
-    socklen_t size = sizeof to;
-    unsigned char *bytes = (unsigned char *)&to;
-
-    side_open(&b, argv[2]);
-    for (unsigned i = 0; i < size && argv[5][2 * i]; i++)
-        sscanf(argv[5] + 2 * i, "%2hhx", &bytes[i]);
-    ep = plain_ep(&b);
-    OK(dat_ep_connect(ep, (DAT_IA_ADDRESS_PTR)&to, strtoull(argv[4], NULL, 0), LONG_TIME, 0, NULL, 0, 0));
-    NEXT(b.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
-    for (;;) {
-        DAT_EVENT event;
-        DAT_COUNT more;
-
-        if (send_flagged(ep, ROOM, 0) != DAT_SUCCESS || dat_evd_wait(b.req, LONG_TIME, 1, &event, &more) != DAT_SUCCESS ||
-            DTO(event).status != DAT_DTO_SUCCESS)
-            return 1;
-    }
-}
-
-/* The peer is killed while it sends: one event comes, its buffers come back, and another EP on the
- * SRQ is served all the time. */
-TEST(peer_killed)
-{
-    DAT_SRQ_HANDLE srq = srq_of(&a, 16);
-    struct pair other = pair_on(srq);
-    DAT_EP_HANDLE ep = ep_on(&a, srq, a.recv, NULL);
-    DAT_CONN_QUAL qual = next_qual();
-    DAT_PSP_HANDLE psp;
-    DAT_EVENT event;
-    char number[32], hex[80];
-    int size = a.attr.ia_address_ptr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-    int status, of_it = 0;
-    pid_t child;
-
-    OK(dat_psp_create(a.ia, qual, a.cr, DAT_PSP_CONSUMER_FLAG, &psp));
-    snprintf(number, sizeof number, "%llu", (unsigned long long)qual);
-    for (int i = 0; i < size; i++)
-        sprintf(hex + 2 * i, "%02x", ((unsigned char *)a.attr.ia_address_ptr)[i]);
-    child = fork();
-    if (child == 0) {
-        execl("/proc/self/exe", "faults", ia_names[0], ia_names[1], "--send-for-ever", number, hex, NULL);
-        _exit(3);
-    }
-    event = NEXT(a.cr, DAT_CONNECTION_REQUEST_EVENT);
-    OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, ep, 0, NULL));
-    NEXT(a.conn, DAT_CONNECTION_EVENT_ESTABLISHED);
-    fill(srq, 0, 8);
-    for (int i = 0; i < 40; i++) {
-        event = NEXT(a.recv, DAT_DTO_COMPLETION_EVENT);
-        CHECK(DTO(event).status == DAT_DTO_SUCCESS && DTO(event).ep_handle == ep);
-        OK(post(srq, DTO(event).user_cookie.as_64, ROOM));
-    }
-    CHECK(kill(child, SIGKILL) == 0);
-    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
-    event = NEXT(a.conn, DAT_CONNECTION_EVENT_DISCONNECTED);
-    CHECK(event.event_data.connect_event_data.ep_handle == ep);
-    /* Messages of the peer may have taken all posted buffers. */
-    while (dat_evd_dequeue(a.recv, &event) == DAT_SUCCESS) {
-        CHECK(DTO(event).ep_handle == ep);
-        OK(post(srq, DTO(event).user_cookie.as_64, ROOM));
-        of_it++;
-    }
-    printf("%d messages of the dead one were left\n", of_it);
-    SEND(other, 8);
-    TAKEN(a.recv, other.server, 8);
-    OK(dat_ep_free(ep));
-    CHECK(look(srq).outstanding_dto_count == look(srq).available_dto_count);
-    OK(dat_ep_free(other.server));
-    OK(dat_srq_free(srq));
 }
 
 /* The port goes down and comes up again. Meanwhile no IA can be opened; afterwards everything
@@ -425,7 +348,5 @@ TEST(zz_device_removed)
 
 int main(int argc, char **argv)
 {
-    if (argc > 5 && strcmp(argv[3], "--send-for-ever") == 0)
-        return send_for_ever(argv);
     return run_tests(argc, argv);
 }

@@ -201,6 +201,7 @@ TEST(rejections_and_failures_are_events_of_their_own)
     event = NEXT(b.conn, (DAT_EVENT_NUMBER)DAT_IB_UD_CONNECTION_ERROR_EVENT);
     CHECK(event.event_data.connect_event_data.ep_handle == client);
     CHECK(extension(&event).type == DAT_IB_UD_CONNECT_ERROR);
+    CHECK(state_of(client) == DAT_EP_STATE_UNCONNECTED);
     OK(dat_ep_free(client));
 }
 

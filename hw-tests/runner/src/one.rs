@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(options(&["/r/hw-tests/tests/device_srq/post.rs"]), "--test device_srq");
         assert_eq!(options(&["/r/provider/src/srq/post.rs", "/r/provider/src/ep.rs"]), "--lib");
         assert_eq!(
-            options(&["/r/hw-tests/c/srq.c", "/r/hw-tests/tests/rules.rs"]),
+            options(&["/r/hw-tests/c/rmr.c", "/r/hw-tests/tests/rules.rs"]),
             "--test device_dat --test rules"
         );
         assert_eq!(

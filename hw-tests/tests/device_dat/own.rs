@@ -36,7 +36,7 @@ const MEMCHECK: [&str; 7] = [
 const NOT_UNDER_VALGRIND: &[&str] = &["faults", "no_memory", "processes", "refused", "stacks"];
 /// Programs that run once more under the libdat2 of provider/dat2 if the system has another: with
 /// `DOORBELL_LIBDAT2=ours`, all do.
-const UNDER_OURS: &[&str] = &["handles", "service", "srq", "ud", "whole"];
+const UNDER_OURS: &[&str] = &["handles", "rules_srq", "service", "ud", "whole"];
 /// For `LD_LIBRARY_PATH`: the folder of the libdat2 to use.
 const SYSTEM: &str = "";
 /// Programs that other tests run.
