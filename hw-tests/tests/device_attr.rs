@@ -3,7 +3,7 @@
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, Count, DtoStatus, Ep, EpAttr, Evd, EvdFlags, Ia,
-    IaSettings, Lmr, LmrTriplet, MemPriv, Psp, Qos, ReturnType, Rmr, RmrTriplet, Srq, SrqAttr, VaType,
+    IaSettings, Lmr, LmrTriplet, MemPriv, Psp, Qos, ReturnType, Rmr, RmrTriplet, VaType,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -13,7 +13,6 @@ use memmap2::MmapMut;
 fn main() {
     doorbell_hw_tests::run(tests![
         eps_can_have_what_is_advertised_and_no_more,
-        srqs_can_have_what_is_advertised_and_no_more,
         evds_can_be_as_long_as_advertised_and_no_longer,
         private_data_has_the_advertised_limit,
         messages_have_the_advertised_limit_of_segments,
@@ -74,20 +73,6 @@ fn eps_can_have_what_is_advertised_and_no_more() {
         }
         assert_eq!(code(make(most + 1)), dat::INVALID_ARG6, "{name}");
     }
-}
-
-fn srqs_can_have_what_is_advertised_and_no_more() {
-    let side = one_side();
-    let a = side.ia.attributes();
-    let make = |attr| Srq::create(&side.ia, &side.pz, attr);
-    assert!(
-        make(SrqAttr::depth(a.max_recv_per_srq)).unwrap().query().unwrap().max_recv_dtos
-            >= a.max_recv_per_srq
-    );
-    assert_eq!(code(make(SrqAttr::depth(a.max_recv_per_srq + 1))), dat::INVALID_ARG3);
-    let with_iov = |max_recv_iov| SrqAttr { max_recv_iov, ..SrqAttr::depth(1) };
-    make(with_iov(a.max_iov_segments_per_dto)).unwrap();
-    assert_eq!(code(make(with_iov(a.max_iov_segments_per_dto + 1))), dat::INVALID_ARG3);
 }
 
 fn evds_can_be_as_long_as_advertised_and_no_longer() {

@@ -14,8 +14,6 @@ fn main() {
     let rxe = devices().is_some_and(|(server, _)| !server.starts_with("mlx5"));
     doorbell_hw_tests::run_unless(
         tests![
-            a_bound_rmr_opens_its_range_to_the_peer,
-            an_rmr_for_an_ep_opens_its_range,
             a_peer_gets_nothing_outside_the_window,
             a_window_for_reading_is_not_written,
             binding_again_moves_the_window,
@@ -118,28 +116,6 @@ fn bytes(lmr: &Lmr, offset: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     lmr.read(offset, &mut bytes).unwrap();
     bytes
-}
-
-fn opens_a_part(make: fn(&Pz) -> doorbell::Result<Rmr>) {
-    let (rig, mut pair, lmr) = pair();
-    let mut rmr = make(&rig.server.pz).unwrap();
-    let start = lmr.address() + 100;
-    let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 100, 1000));
-    let is = rmr.query().unwrap();
-    assert_eq!((is.rmr_context, is.segment, is.privileges), (context, lmr.triplet(100, 1000), rw()));
-    let target = remote(start, 12, context);
-    assert_eq!(write(&rig, &mut pair, b"through here", target), DtoStatus::Success);
-    assert_eq!(bytes(&lmr, 100, 12), b"through here");
-    assert_eq!(read(&rig, &mut pair, target), DtoStatus::Success);
-    assert_eq!(bytes(&rig.client.lmr, 4096, 12), b"through here");
-}
-
-fn a_bound_rmr_opens_its_range_to_the_peer() {
-    opens_a_part(Rmr::create);
-}
-
-fn an_rmr_for_an_ep_opens_its_range() {
-    opens_a_part(Rmr::create_for_ep);
 }
 
 fn a_peer_gets_nothing_outside_the_window() {

@@ -13,18 +13,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 fn main() {
     let tests = tests![
         a_provided_ep_is_changed_and_accepts,
-        a_provided_ep_accepts_as_the_requests_own,
         a_provided_ep_does_nothing_else,
-        a_provided_ep_goes_with_a_rejected_request,
-        a_provided_ep_goes_when_another_accepts,
         a_request_that_nobody_looked_at_takes_its_ep_along,
         an_ep_answers_only_its_own_request,
-        a_request_is_handed_on,
         a_request_is_handed_on_to_a_reserved_ep,
         a_reserved_ep_is_free_after_its_request_went_on,
-        a_provided_ep_goes_when_its_request_goes_on,
-        a_request_is_not_handed_on_to_nobody,
-        a_request_is_handed_on_to_another_ia,
         a_request_is_handed_on_to_anothers_reserved_ep,
         a_request_is_handed_on_and_back,
         a_request_outlives_the_ia_that_handed_it_on,
@@ -101,16 +94,6 @@ fn a_provided_ep_is_changed_and_accepts() {
     pair.server.free().unwrap();
 }
 
-fn a_provided_ep_accepts_as_the_requests_own() {
-    let rig = Rig::new();
-    let (_psp, client, arrival) = ask(&rig);
-    let mut server = arrival.ep.unwrap();
-    configure(&rig, &mut server);
-    arrival.cr.accept_reserved(&[]).unwrap();
-    let mut pair = established(&rig, Pair { server, client });
-    rig.send_and_read(&mut pair);
-}
-
 fn a_provided_ep_does_nothing_else() {
     let rig = Rig::new();
     let (psp, _client, arrival) = ask(&rig);
@@ -124,28 +107,6 @@ fn a_provided_ep_does_nothing_else() {
     assert_eq!(refused.error.code(), dat::INVALID_STATE_EP_TENTCONNPENDING);
     arrival.cr.reject(&[]).unwrap();
     drop(refused.object);
-}
-
-fn a_provided_ep_goes_with_a_rejected_request() {
-    let rig = Rig::new();
-    let (_psp, client, arrival) = ask(&rig);
-    let ep = arrival.ep.unwrap();
-    arrival.cr.reject(b"no").unwrap();
-    let event = connection(&rig.client.connect);
-    assert_eq!((event.kind, event.ep), (ConnectionEventKind::PeerRejected, client.id()));
-    assert_eq!(code(ep.query()), dat::INVALID_HANDLE_EP);
-    assert_eq!(code(ep.free()), dat::INVALID_HANDLE_EP);
-}
-
-fn a_provided_ep_goes_when_another_accepts() {
-    let rig = Rig::new();
-    let (_psp, client, arrival) = ask(&rig);
-    let provided = arrival.ep.unwrap();
-    let server = rig.server.ep(&EpAttr::default());
-    arrival.cr.accept(&server, &[]).unwrap();
-    let mut pair = established(&rig, Pair { server, client });
-    rig.send_and_read(&mut pair);
-    assert_eq!(code(provided.query()), dat::INVALID_HANDLE_EP);
 }
 
 fn a_request_that_nobody_looked_at_takes_its_ep_along() {
@@ -168,28 +129,6 @@ fn an_ep_answers_only_its_own_request() {
     let refused = second.cr.accept(ep, &[]).unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_STATE_EP_TENTCONNPENDING);
     assert_eq!(ep.state(), EpState::TentativeConnectionPending);
-}
-
-fn a_request_is_handed_on() {
-    let rig = Rig::new();
-    let other = rig.server.evd(EvdFlags::CR);
-    let (here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    let (there, to) = Psp::create_any(&rig.server.ia, &other).unwrap();
-    let client = rig.client.ep(&EpAttr::default());
-    let arrival = ask_at(&rig, &client, qual);
-    assert_eq!(arrival.sp, here.id());
-    let remote = arrival.cr.remote();
-    arrival.cr.hand_off(to).unwrap();
-    expect_nothing(&rig.server.cr);
-    let arrival = connection_request(&other);
-    assert_eq!((arrival.sp, arrival.conn_qual), (there.id(), to));
-    assert_eq!(arrival.cr.remote(), remote);
-    assert_eq!(&arrival.cr.private_data()[..3], b"who");
-    let server = rig.server.ep(&EpAttr::default());
-    arrival.cr.accept(&server, &[]).unwrap();
-    let mut pair = established(&rig, Pair { server, client });
-    rig.send_and_read(&mut pair);
-    rig.disconnect(&pair);
 }
 
 fn a_request_is_handed_on_to_a_reserved_ep() {
@@ -222,35 +161,6 @@ fn a_reserved_ep_is_free_after_its_request_went_on() {
     established(&rig, Pair { server, client });
 }
 
-fn a_provided_ep_goes_when_its_request_goes_on() {
-    let rig = Rig::new();
-    let (_plain, to) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    let (providing, _client, arrival) = ask(&rig);
-    let provided = arrival.ep.unwrap();
-    arrival.cr.hand_off(to).unwrap();
-    assert_eq!(code(provided.query()), dat::INVALID_HANDLE_EP);
-    let arrival = connection_request(&rig.server.cr);
-    assert!(arrival.ep.is_none());
-    // The other direction: there the request gets an EP.
-    arrival.cr.hand_off(providing.conn_qual()).unwrap();
-    let arrival = connection_request(&rig.server.cr);
-    assert_eq!(arrival.ep.unwrap().state(), EpState::TentativeConnectionPending);
-}
-
-fn a_request_is_not_handed_on_to_nobody() {
-    let rig = Rig::new();
-    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    let (gone, to) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    gone.free().unwrap();
-    let client = rig.client.ep(&EpAttr::default());
-    let refused = ask_at(&rig, &client, qual).cr.hand_off(to).unwrap_err();
-    assert_eq!(refused.error.code(), dat::INVALID_ARG2);
-    // The request is unchanged.
-    let server = rig.server.ep(&EpAttr::default());
-    refused.object.accept(&server, &[]).unwrap();
-    established(&rig, Pair { server, client });
-}
-
 /// Opens the server's device once more under this name.
 fn again(rig: &Rig, name: &str) -> Side {
     let again = Side::open(name);
@@ -260,32 +170,6 @@ fn again(rig: &Rig, name: &str) -> Side {
 
 fn server_device() -> String {
     devices().expect("DOORBELL_TEST_DEVICES names the devices").0
-}
-
-fn a_request_is_handed_on_to_another_ia() {
-    let mut rig = Rig::new();
-    let other = again(&rig, &server_device());
-    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    let (there, to) = Psp::create_any(&other.ia, &other.cr).unwrap();
-    let client = rig.client.ep(&EpAttr::default());
-    let arrival = ask_at(&rig, &client, qual);
-    let remote = arrival.cr.remote();
-    arrival.cr.hand_off(to).unwrap();
-    expect_nothing(&rig.server.cr);
-    let arrival = connection_request(&other.cr);
-    assert_eq!((arrival.sp, arrival.conn_qual), (there.id(), to));
-    assert_eq!(arrival.cr.remote(), remote);
-    assert_eq!(&arrival.cr.private_data()[..3], b"who");
-    // The request now belongs to the other IA.
-    let wrong = rig.server.ep(&EpAttr::default());
-    let refused = arrival.cr.accept(&wrong, &[]).unwrap_err();
-    assert_eq!(refused.error.code(), dat::INVALID_HANDLE_EP);
-    let server = other.ep(&EpAttr::default());
-    refused.object.accept(&server, &[]).unwrap();
-    rig.server = other;
-    let mut pair = established(&rig, Pair { server, client });
-    rig.send_and_read(&mut pair);
-    rig.disconnect(&pair);
 }
 
 /// A request that was handed to an EP that an RSP of another IA has reserved.

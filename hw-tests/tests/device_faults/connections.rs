@@ -1,62 +1,12 @@
 //! Connections that end: long messages, an empty SRQ, a killed peer.
 
 use crate::*;
-use doorbell::{ConnectionEventKind, Count, DtoStatus, EpAttr, EpState, Lmr, MemPriv, Psp, Qos, Srq};
+use doorbell::{ConnectionEventKind, Count, EpAttr, EpState, Lmr, MemPriv, Psp, Qos, Srq};
 use doorbell_hw_tests::rig::*;
-use doorbell_hw_tests::{Pair, Rig, Side, Test, devices, tests};
+use doorbell_hw_tests::{Rig, Side, Test, devices, tests};
 use std::net::IpAddr;
 
-pub(crate) const TESTS: &[Test] = tests![
-    message_longer_than_the_buffer_ends_that_connection_only,
-    empty_srq_ends_the_connection_when_the_retries_are_over,
-    killed_peer_ends_its_endpoint_only,
-];
-
-/// LOCAL_LENGTH at the receiver, an error at the sender, and the end of that connection. The other
-/// EP of the SRQ keeps working.
-fn message_longer_than_the_buffer_ends_that_connection_only() {
-    leaks_nothing(|| {
-        let rig = Rig::new();
-        let mut srq = rig.server.srq(8);
-        rig.server.post(&mut srq, 8, 64, 0, 0);
-        let mut pair = rig.connect_srq(&srq);
-        let mut other = rig.connect_srq(&srq);
-        assert_ne!(rig.send(&mut pair, 0, 65).status, DtoStatus::Success);
-        let failed = dto(&rig.server.recv);
-        assert_eq!((failed.ep, failed.status), (pair.server.id(), DtoStatus::LocalLength));
-        expect_end(&rig, &pair, ConnectionEventKind::Broken);
-        assert_eq!(rig.deliver(&mut other, 64).ep, other.server.id());
-        assert_eq!(counts(&srq), (6, 6));
-    });
-}
-
-/// The connection broke at the client; the server reports BROKEN, or DISCONNECTED because of the
-/// client's DREQ.
-#[track_caller]
-fn expect_end(rig: &Rig, pair: &Pair, at_server: ConnectionEventKind) {
-    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
-    expect_connection(&rig.server.connect, &pair.server, at_server);
-    for ep in [&pair.server, &pair.client] {
-        assert_eq!(ep.state(), EpState::Disconnected);
-    }
-}
-
-/// RECEIVER_NOT_READY at the sender after its retries, and the end of that connection. The other EP
-/// is served when a buffer is posted.
-fn empty_srq_ends_the_connection_when_the_retries_are_over() {
-    leaks_nothing(|| {
-        let rig = Rig::new();
-        let mut srq = rig.server.srq(4);
-        let mut pair = rig.connect_srq(&srq);
-        let mut other = rig.connect_srq(&srq);
-        assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::ReceiverNotReady);
-        expect_end(&rig, &pair, ConnectionEventKind::Disconnected);
-        assert_eq!(counts(&srq), (0, 0));
-        rig.server.post(&mut srq, 1, 64, 0, 3);
-        let got = rig.deliver(&mut other, 8);
-        assert_eq!((got.ep, got.cookie), (other.server.id(), 3));
-    });
-}
+pub(crate) const TESTS: &[Test] = tests![killed_peer_ends_its_endpoint_only,];
 
 /// The peer process: connects and sends messages of 1 MiB until it is killed.
 pub(crate) fn send_for_ever() {

@@ -3,8 +3,8 @@
 use crate::network::is_root;
 use crate::*;
 use doorbell::{
-    CloseFlags, ConnectionEventKind, Count, Ep, EpAttr, EpState, Evd, EvdFlags, Ia, Lmr, MemPriv, PostError,
-    Psp, Pz, Qos, ReturnType, Rsp, Srq, SrqAttr,
+    ConnectionEventKind, Count, Ep, EpAttr, EpState, Evd, EvdFlags, Ia, Lmr, MemPriv, Psp, Pz, Qos,
+    ReturnType, Rsp, Srq, SrqAttr,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side, Test, dat, devices, tests};
@@ -14,8 +14,6 @@ use std::time::Duration;
 pub(crate) const TESTS: &[Test] = tests![
     unknown_device_is_refused_with_those_found,
     depth_and_segments_over_the_limits_are_refused,
-    full_srq_is_refused_until_a_completion_is_reaped,
-    bad_buffers_are_refused_and_nothing_is_posted,
     psp_on_a_port_in_use_is_refused,
     connecting_to_nobody_ends_in_an_event,
     small_memlock_limit_is_named_with_the_cure,
@@ -81,69 +79,6 @@ fn depth_and_segments_over_the_limits_are_refused() {
             Lmr::create(&side.ia, &side.pz, 0, MemPriv::LOCAL_WRITE).unwrap_err().code(),
             dat::INVALID_ARG4
         );
-    });
-}
-
-/// INSUFFICIENT_RESOURCES (SRQ) while every entry is posted or completed and not reaped.
-fn full_srq_is_refused_until_a_completion_is_reaped() {
-    leaks_nothing(|| {
-        let rig = Rig::new();
-        let mut srq = rig.server.srq(4);
-        let depth = srq.query().unwrap().max_recv_dtos;
-        rig.server.post(&mut srq, depth as usize, 64, 0, 0);
-        let mut pair = rig.connect_srq(&srq);
-        let buffer = [rig.server.lmr.triplet(0, 64)];
-        assert_eq!(srq.post_recv(&buffer, 9).unwrap_err().code(), dat::RESOURCE_SRQ);
-        rig.send(&mut pair, 0, 8);
-        until("the message is complete", || counts(&srq) == (depth - 1, depth));
-        assert_eq!(srq.post_recv(&buffer, 9).unwrap_err().code(), dat::RESOURCE_SRQ);
-        dto(&rig.server.recv);
-        srq.post_recv(&buffer, 9).unwrap();
-        assert_eq!(srq.post_recv(&buffer, 9).unwrap_err().code(), dat::RESOURCE_SRQ);
-        assert_eq!(counts(&srq), (depth, depth));
-    });
-}
-
-/// A segment outside of its LMR, of another PZ, without the privilege, or of a freed LMR: each has
-/// its own error, for posts to an SRQ, receives of an EP, and sends. Nothing of the post takes
-/// place.
-fn bad_buffers_are_refused_and_nothing_is_posted() {
-    leaks_nothing(|| {
-        let rig = Rig::new();
-        let side = &rig.server;
-        let mut srq =
-            Srq::create(&side.ia, &side.pz, SrqAttr { max_recv_iov: 2, ..SrqAttr::depth(4) }).unwrap();
-        let other = Pz::create(&side.ia).unwrap();
-        let lmr = |pz, privileges| Lmr::create(&side.ia, pz, 4096, privileges).unwrap();
-        let (good, foreign) = (lmr(&side.pz, all_privileges()), lmr(&other, all_privileges()));
-        let read_only = lmr(&side.pz, MemPriv::LOCAL_READ);
-        let gone = lmr(&side.pz, all_privileges());
-        let stale = gone.triplet(0, 64);
-        gone.free().unwrap();
-        let mut before = good.triplet(0, 64);
-        before.virtual_address -= 1;
-        let mut wrapping = good.triplet(0, 64);
-        wrapping.virtual_address = u64::MAX - 8;
-        let mut pair = rig.connect_plain(&EpAttr::default());
-        for (bad, receive, send) in [
-            (good.triplet(4090, 64), dat::INVALID_ARG3, dat::INVALID_ARG3),
-            (good.triplet(4096, 1), dat::INVALID_ARG3, dat::INVALID_ARG3),
-            (before, dat::INVALID_ARG3, dat::INVALID_ARG3),
-            (wrapping, dat::INVALID_ARG3, dat::INVALID_ARG3),
-            (foreign.triplet(0, 64), dat::PROTECTION_WRITE, dat::PROTECTION_READ),
-            (stale, dat::PRIVILEGES_WRITE, dat::PRIVILEGES_READ),
-            (read_only.triplet(0, 64), dat::PRIVILEGES_WRITE, 0),
-        ] {
-            let iov = [good.triplet(0, 64), bad];
-            assert_eq!(srq.post_recv(&iov, 1).unwrap_err().code(), receive, "{bad:x?}");
-            assert_eq!(pair.server.post_recv(&iov, 1, NONE).unwrap_err().code(), receive, "{bad:x?}");
-            let sent = pair.server.post_send(&iov, 1, NONE).map_err(PostError::code).err();
-            assert_eq!(sent, (send != 0).then_some(send), "{bad:x?}");
-            assert_eq!(counts(&srq), (0, 0));
-            assert_eq!(pair.server.recv_query().unwrap().buffers, 0);
-        }
-        // The one valid send is acknowledged or not; it holds no resources.
-        pair.client.disconnect(CloseFlags::Abrupt).unwrap();
     });
 }
 

@@ -2,23 +2,20 @@
 
 use crate::*;
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr, EpChange, EpState, Evd,
-    EvdFlags, Lmr, Qos, ReturnType, RmrTriplet,
+    CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr, EpChange, EpState, Evd, EvdFlags,
+    Lmr, Qos, ReturnType, RmrTriplet,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, dat, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
     completions_come_to_the_new_evds,
-    connection_events_come_to_the_new_evd,
     no_evd_instead_of_one_and_back,
     streams_of_an_ep_move_one_by_one,
-    old_evds_are_free_to_go,
     deeper_queues_hold_more,
     more_segments_fit,
     smaller_queues_stay_as_they_are,
     reads_work_once_allowed,
-    plain_attributes_are_told_back,
     flags_that_requests_may_always_carry_change_nothing,
     flags_change_for_one_ep_alone,
     attributes_of_an_srq_ep_are_told_back_exactly,
@@ -47,21 +44,6 @@ fn completions_come_to_the_new_evds() {
     assert_eq!(dto(&request).cookie, 6);
     expect_nothing(&side.recv);
     expect_nothing(&side.request);
-}
-
-fn connection_events_come_to_the_new_evd() {
-    let rig = Rig::new();
-    let side = &rig.server;
-    let other = evd(side, EvdFlags::CONNECTION);
-    let mut ep = side.ep(&EpAttr::default());
-    // The receive stream has no effect here.
-    ep.post_recv(&buffer(side), 5, NONE).unwrap();
-    ep.modify(EpChange { connect: Some(Some(&other)), ..change() }).unwrap();
-    let mut pair = connect(&rig, ep, &other);
-    assert_eq!(rig.deliver(&mut pair, 8).cookie, 5);
-    pair.client.disconnect(CloseFlags::Abrupt).unwrap();
-    expect_connection(&other, &pair.server, ConnectionEventKind::Disconnected);
-    expect_nothing(&side.connect);
 }
 
 fn no_evd_instead_of_one_and_back() {
@@ -96,18 +78,6 @@ fn streams_of_an_ep_move_one_by_one() {
     assert!(!in_use(&one) && in_use(&other));
     ep.free().unwrap();
     assert!(!in_use(&other));
-}
-
-fn old_evds_are_free_to_go() {
-    let side = one_side();
-    let other = evd(&side, EvdFlags::DTO);
-    let mut ep = side.ep(&EpAttr::default());
-    assert_eq!(code(side.recv.free()), dat::INVALID_STATE_EVD_IN_USE);
-    ep.modify(EpChange { recv: Some(Some(&other)), ..change() }).unwrap();
-    side.recv.free().unwrap();
-    assert_eq!(code(other.free()), dat::INVALID_STATE_EVD_IN_USE);
-    ep.free().unwrap();
-    other.free().unwrap();
 }
 
 fn deeper_queues_hold_more() {
@@ -187,26 +157,6 @@ fn reads_work_once_allowed() {
     assert_eq!(dto(&side.request).status, DtoStatus::Success);
     pair.client.post_rdma_read(&[rig.client.lmr.triplet(64, 16)], 0, there(&side.lmr), NONE).unwrap();
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
-}
-
-fn plain_attributes_are_told_back() {
-    let side = one_side();
-    let mut ep = side.ep(&EpAttr::default());
-    let read_iov = side.ia.attributes().max_iov_segments_per_rdma_read.min(2);
-    ep.modify(EpChange {
-        max_message_size: Some(12345),
-        max_rdma_size: Some(54321),
-        qos: Some(Qos::BestEffort),
-        request_completion_flags: Some(CompletionFlags::EVD_THRESHOLD),
-        max_rdma_read_iov: Some(read_iov),
-        max_rdma_write_iov: Some(3),
-        ..change()
-    })
-    .unwrap();
-    let is = ep.query().unwrap().attr;
-    assert_eq!((is.max_message_size, is.max_rdma_size, is.qos), (12345, 54321, Qos::BestEffort));
-    assert_eq!(is.request_completion_flags, CompletionFlags::EVD_THRESHOLD);
-    assert_eq!((is.max_rdma_read_iov, is.max_rdma_write_iov), (read_iov, 3));
 }
 
 /// SUPPRESS, SOLICITED_WAIT and BARRIER_FENCE as attributes of the request stream: stored and read

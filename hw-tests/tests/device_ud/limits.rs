@@ -11,7 +11,6 @@ use doorbell_hw_tests::{Rig, Test, dat, tests};
 pub(crate) const TESTS: &[Test] = tests![
     datagrams_longer_than_a_packet_are_refused,
     connections_work_is_refused,
-    an_ep_stays_unconnected,
     completion_flags_are_those_of_sends,
     a_failed_ep_is_good_again_after_a_reset,
     attributes_are_told_back,
@@ -62,18 +61,6 @@ fn connections_work_is_refused() {
         code(connected.post_send_ud(&message, &known.to_server, 0, NONE)),
         dat::INVALID_STATE_EP_UNCONNECTED
     );
-}
-
-fn an_ep_stays_unconnected() {
-    let rig = Rig::new();
-    let (server, client) = (rig.server.ep(&ud()), rig.client.ep(&ud()));
-    introduce(&rig, &server, &client);
-    for ep in [&server, &client] {
-        let status = ep.status().unwrap();
-        assert!(status.state == EpState::Unconnected && status.recv_idle && status.request_idle);
-        let param = ep.query().unwrap();
-        assert_eq!((param.state, param.remote), (EpState::Unconnected, None));
-    }
 }
 
 fn completion_flags_are_those_of_sends() {

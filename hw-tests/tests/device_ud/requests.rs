@@ -13,9 +13,7 @@ use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = tests![
     both_services_are_asked_for_at_one_service_point,
-    a_rejection_tells_why,
     a_request_that_is_dropped_is_a_rejection,
-    nobody_listens_for_datagrams,
     nobody_answers_in_time,
     an_address_that_nobody_has_cannot_be_reached,
     an_ep_of_the_other_kind_cannot_accept,
@@ -45,40 +43,12 @@ fn both_services_are_asked_for_at_one_service_point() {
     drop(again);
 }
 
-fn a_rejection_tells_why() {
-    let rig = Rig::new();
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    let client = rig.client.ep(&ud());
-    let arrival = ask(&rig, &client, qual, b"please");
-    arrival.cr.reject(b"no").unwrap();
-    let event = datagram(&rig.client.connect);
-    assert_eq!((event.ep, event.kind), (client.id(), DatagramEventKind::Rejected));
-    assert_eq!(event.private_data[..3], b"no\0"[..]);
-    assert_eq!(EventData::Datagram(Box::new(event)).number(), 0x4_0003);
-    assert_eq!(client.state(), EpState::Unconnected);
-    // More private data than an answer can carry.
-    let arrival = ask(&rig, &client, qual, b"");
-    assert_eq!(code(arrival.cr.reject(&[1; 137])), dat::INVALID_ARG2);
-}
-
 fn a_request_that_is_dropped_is_a_rejection() {
     let rig = Rig::new();
     let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
     let client = rig.client.ep(&ud());
     drop(ask(&rig, &client, qual, b""));
     assert_eq!(datagram(&rig.client.connect).kind, DatagramEventKind::Rejected);
-}
-
-fn nobody_listens_for_datagrams() {
-    let rig = Rig::new();
-    let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    psp.free().unwrap();
-    let client = rig.client.ep(&ud());
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
-    let event = datagram(&rig.client.connect);
-    assert_eq!(event.kind, DatagramEventKind::Failed(ConnectionEventKind::NonPeerRejected));
-    assert_eq!((event.ep, client.state()), (client.id(), EpState::Unconnected));
-    assert_eq!(EventData::Datagram(Box::new(event)).number(), 0x4_0004);
 }
 
 fn nobody_answers_in_time() {
