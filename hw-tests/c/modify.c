@@ -160,9 +160,15 @@ int main(int argc, char **argv)
     }
     /* The mode of requests now allows this flag. */
     iov = piece(&a, 0, 8);
-    OK(dat_ep_post_recv(peer, 0, NULL, cookie, DAT_COMPLETION_DEFAULT_FLAG));
-    OK(dat_ep_post_send(ep, 0, NULL, cookie, DAT_COMPLETION_UNSIGNALLED_FLAG));
-    NEXT(b.recv, DAT_DTO_COMPLETION_EVENT);
+    for (cookie.as_64 = 5; cookie.as_64 < 7; cookie.as_64++) {
+        OK(dat_ep_post_recv(peer, 0, NULL, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+        OK(dat_ep_post_send(ep, 0, NULL, cookie, cookie.as_64 == 5 ? DAT_COMPLETION_UNSIGNALLED_FLAG : 0));
+        NEXT(b.recv, DAT_DTO_COMPLETION_EVENT);
+    }
+    for (cookie.as_64 = 5; cookie.as_64 < 7; cookie.as_64++) {
+        event = NEXT(request, DAT_DTO_COMPLETION_EVENT);
+        CHECK(event.event_data.dto_completion_event_data.user_cookie.as_64 == cookie.as_64);
+    }
     EXPECT(STATE(DAT_INVALID_STATE_EP_CONNECTED), dat_ep_modify(ep, DAT_EP_FIELD_EP_ATTR_MAX_MESSAGE_SIZE, &param));
     OK(dat_ia_close(a.ia, DAT_CLOSE_ABRUPT_FLAG));
     OK(dat_ia_close(b.ia, DAT_CLOSE_ABRUPT_FLAG));

@@ -20,10 +20,6 @@
 
 #define FULL_SRQ ERROR(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_SRQ)
 #define TIMEOUT ERROR(DAT_TIMEOUT_EXPIRED, 0)
-/* QUEUE_EMPTY of an EVD that takes completions has no class bits: dtest compares with this
- * value. */
-#define EMPTY DAT_QUEUE_EMPTY
-#define NO_MODEL ERROR(DAT_MODEL_NOT_SUPPORTED, 0)
 
 struct test {
     const char *name;

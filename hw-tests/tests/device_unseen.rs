@@ -3,8 +3,8 @@
 
 use doorbell::{
     AsyncKind, AsyncObject, Cno, CompletionFlags, ConnectionEventKind, DatagramEventKind, DtoStatus, Ep,
-    EpAttr, EpEvds, EpState, Evd, EvdCounter, EvdFlags, EventData, Ia, IaSettings, ReturnType, RmrTriplet,
-    ServiceType, WATERMARK_INFINITE, reason,
+    EpAttr, EpEvds, EpState, Evd, EvdCounter, EvdFlags, EventData, Ia, ReturnType, RmrTriplet, ServiceType,
+    WATERMARK_INFINITE, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, tests};
@@ -21,13 +21,11 @@ fn main() {
             a_too_long_message_is_reported_in_every_mode,
             a_break_is_told_after_waits_on_the_dto_evds,
             a_break_is_reported_after_a_cno_left,
-            a_request_without_receiver_is_told,
             a_request_without_privilege_is_told,
             an_srq_ep_whose_request_fails_is_told,
             a_datagram_ep_that_fails_is_told,
             the_soft_watermark_is_told,
             the_soft_watermark_of_a_new_ep_is_told,
-            the_soft_watermark_is_told_through_a_cno,
             the_soft_watermark_is_told_by_a_dequeue,
             the_hard_watermark_is_told_to_both_ends,
             nothing_wakes_the_provider_while_nothing_happens,
@@ -196,16 +194,6 @@ fn a_break_is_reported_after_a_cno_left() {
     assert_eq!(client.take().unwrap_err().return_type(), ReturnType::QueueEmpty);
 }
 
-fn a_request_without_receiver_is_told() {
-    let rig = Rig::with(IaSettings { rnr_retry: 1, rnr_timer: 12, ..IaSettings::default() });
-    let mut pair = rig.connect_plain(&EpAttr::default());
-    send(&rig, &mut pair, 8);
-    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
-    // The receiver's device notices nothing; the sender's DREQ arrives.
-    expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Disconnected);
-    assert_eq!(dto(&rig.client.request).status, DtoStatus::ReceiverNotReady);
-}
-
 /// An RDMA Write to memory that the peer does not have. The target has receives posted, or no
 /// receives that could be flushed.
 fn a_request_without_privilege_is_told() {
@@ -299,19 +287,6 @@ fn the_soft_watermark_of_a_new_ep_is_told() {
     let attr = EpAttr { srq_soft_hw: 0, ..EpAttr::default() };
     let mut pair = rig.connect(rig.server.srq_ep(&srq, &attr), rig.client.ep(&EpAttr::default()));
     send(&rig, &mut pair, 8);
-    expect_soft(&rig.server.ia, &pair.server);
-}
-
-fn the_soft_watermark_is_told_through_a_cno() {
-    let rig = Rig::new();
-    let mut srq = rig.server.srq(4);
-    rig.server.post(&mut srq, 4, 64, 0, 0);
-    let mut pair = rig.connect_srq(&srq);
-    let cno = Cno::create_with_fd(&rig.server.ia).unwrap();
-    rig.server.ia.async_evd().set_cno(Some(&cno)).unwrap();
-    pair.server.set_watermark(0, WATERMARK_INFINITE).unwrap();
-    send(&rig, &mut pair, 8);
-    readable(&cno);
     expect_soft(&rig.server.ia, &pair.server);
 }
 

@@ -9,7 +9,6 @@ use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, dat, tests};
 
 pub(crate) const TESTS: &[Test] = tests![
-    completions_come_to_the_new_evds,
     no_evd_instead_of_one_and_back,
     streams_of_an_ep_move_one_by_one,
     deeper_queues_hold_more,
@@ -27,24 +26,6 @@ pub(crate) const TESTS: &[Test] = tests![
     sizes_out_of_range_are_refused_and_change_nothing,
     evds_that_cannot_be_are_refused,
 ];
-
-fn completions_come_to_the_new_evds() {
-    let rig = Rig::new();
-    let side = &rig.server;
-    let (recv, request) = (evd(side, EvdFlags::DTO), evd(side, EvdFlags::DTO));
-    let mut ep = side.ep(&EpAttr::default());
-    ep.modify(EpChange { recv: Some(Some(&recv)), request: Some(Some(&request)), ..change() }).unwrap();
-    ep.post_recv(&buffer(side), 5, NONE).unwrap();
-    let mut pair = connect(&rig, ep, &side.connect);
-    assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
-    let received = dto(&recv);
-    assert_eq!((received.cookie, received.ep, received.status), (5, pair.server.id(), DtoStatus::Success));
-    pair.client.post_recv(&buffer(&rig.client), 0, NONE).unwrap();
-    pair.server.post_send(&buffer(side), 6, NONE).unwrap();
-    assert_eq!(dto(&request).cookie, 6);
-    expect_nothing(&side.recv);
-    expect_nothing(&side.request);
-}
 
 fn no_evd_instead_of_one_and_back() {
     let rig = Rig::new();
