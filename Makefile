@@ -108,7 +108,7 @@ book: ## the book, in target/book (installs mdBook in target/tools)
 	[ -x "$(target_dir)/tools/bin/mdbook" ] || cargo install --quiet --locked --no-default-features --root "$(target_dir)/tools" --version 0.4.52 mdbook
 	"$(target_dir)/tools/bin/mdbook" build book --dest-dir "$(abspath $(target_dir))/book"
 
-arm64: ## cross-build for arm64; its machine code; models, device tests and SRQ rules under qemu-user
+arm64: ## cross-build for arm64; its machine code; models, device tests and tests of SRQs under qemu-user
 	@.ci/setup.sh arm64
 	hw-tests/arm64
 
