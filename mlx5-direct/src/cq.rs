@@ -1,10 +1,11 @@
 //! Polling a completion queue and arming it for events.
 //!
 //! The device writes entries. The CQ reads them and returns them to the device through the consumer
-//! index in the doorbell record. The CQ writes the index rarely: after a quarter of the queue (or
-//! fewer entries: [`Cq::hold_back`]), when a poll finds nothing, and before arming. Until then,
-//! polled entries still count as occupied for the device. Whether the index is written in time
-//! depends on how many receives can be posted:
+//! index in the doorbell record. The index is written after a quarter of the queue (or fewer
+//! entries: [`Cq::hold_back`]), when a poll finds nothing, and before arming; [`Peeked::take`]
+//! writes it for each entry unless the CQ holds entries back. Until then, polled entries still
+//! count as occupied for the device. Whether the index is written in time depends on how many
+//! receives can be posted:
 //!
 //! | CQ entries | what to do |
 //! |---|---|
@@ -17,10 +18,7 @@
 
 use crate::{
     barrier,
-    cqe::{
-        self, Completion, CqeError, CqeFields, Message, RawCqe, RecvCqe, ScatteredRecv, ScatteredSend,
-        SendCqe,
-    },
+    cqe::{self, Completion, CqeError, Message, RawCqe, RecvCqe, ScatteredRecv, ScatteredSend, SendCqe},
     dbrec::CqDbRec,
     queue_mem::{CqLayout, CqeMem, CqeRef},
     uar::Uar,
@@ -62,8 +60,8 @@ pub struct Cq {
     /// The release interval, a power of two of entries.
     interval: u32,
     /// Up to here, counted as `consumed` counts, [`Cq::waiting_messages`] has found only messages.
-    /// [`Cq::clean`] and [`Cq::continue_in`] consume as many entries as they move others on, so this
-    /// stays true.
+    /// [`Cq::clean`] and [`Cq::continue_in`] consume as many entries as they move others on, so
+    /// this stays true.
     known: u64,
     /// [`Peeked::take`] returns each entry to the device.
     returns_each: bool,
@@ -384,8 +382,8 @@ impl Cq {
         waiting.filter(|op_own| cqe::is_responder(*op_own)).count() as u32
     }
 
-    /// The number of messages that wait to be polled. `None` if something else waits: a receive that
-    /// failed, the completion of a request, or an entry that ends the queue.
+    /// The number of messages that wait to be polled. `None` if something else waits: a receive
+    /// that failed, the completion of a request, or an entry that ends the queue.
     ///
     /// Consumes nothing. An entry is read by the first call that finds it, not again by the calls
     /// that follow.

@@ -79,70 +79,65 @@ const _: () = {
     assert!(VENDOR_SYNDROME_OFFSET == offset_of!(RawCqe, timestamp) + 6);
 };
 
-/// The fields of an entry in host order, wherever the entry is stored.
-pub trait CqeFields {
+/// The fields in host order.
+impl RawCqe {
     /// Opcode, format, solicited and owner bits.
-    fn op_own(&self) -> u8;
-    /// SRQ slot or send WQE index.
-    fn wqe_counter(&self) -> u16;
-    /// QP number and send opcode.
-    fn sop_drop_qpn(&self) -> u32;
-    /// Bytes received.
-    fn byte_count(&self) -> u32;
-    /// Immediate data or invalidated rkey.
-    fn imm_inval_pkey(&self) -> u32;
-    /// The sender's QP number and flags.
-    fn flags_rqpn(&self) -> u32;
-    /// SRQ number or user index.
-    fn srqn_uidx(&self) -> u32;
-    /// Device clock.
-    fn timestamp(&self) -> u64;
-    /// Path bits of the destination LID.
-    fn ml_path(&self) -> u8;
-    /// The sender's LID.
-    fn slid(&self) -> u16;
-    /// Syndrome and vendor syndrome of an error entry.
-    fn error_syndromes(&self) -> (u8, u8);
-}
-
-impl CqeFields for RawCqe {
-    fn op_own(&self) -> u8 {
+    #[inline(always)]
+    pub fn op_own(&self) -> u8 {
         self.op_own
     }
-    fn wqe_counter(&self) -> u16 {
+    /// SRQ slot or send WQE index.
+    #[inline(always)]
+    pub fn wqe_counter(&self) -> u16 {
         self.wqe_counter.get()
     }
-    fn sop_drop_qpn(&self) -> u32 {
+    /// QP number and send opcode.
+    #[inline(always)]
+    pub fn sop_drop_qpn(&self) -> u32 {
         self.sop_drop_qpn.get()
     }
-    fn byte_count(&self) -> u32 {
+    /// Bytes received.
+    #[inline(always)]
+    pub fn byte_count(&self) -> u32 {
         self.byte_cnt.get()
     }
-    fn imm_inval_pkey(&self) -> u32 {
+    /// Immediate data or invalidated rkey.
+    #[inline(always)]
+    pub fn imm_inval_pkey(&self) -> u32 {
         self.imm_inval_pkey.get()
     }
-    fn flags_rqpn(&self) -> u32 {
+    /// The sender's QP number and flags.
+    #[inline(always)]
+    pub fn flags_rqpn(&self) -> u32 {
         self.flags_rqpn.get()
     }
-    fn srqn_uidx(&self) -> u32 {
+    /// SRQ number or user index.
+    #[inline(always)]
+    pub fn srqn_uidx(&self) -> u32 {
         self.srqn_uidx.get()
     }
-    fn timestamp(&self) -> u64 {
+    /// Device clock.
+    #[inline(always)]
+    pub fn timestamp(&self) -> u64 {
         self.timestamp.get()
     }
-    fn ml_path(&self) -> u8 {
+    /// Path bits of the destination LID.
+    #[inline(always)]
+    pub fn ml_path(&self) -> u8 {
         self.ml_path
     }
-    fn slid(&self) -> u16 {
+    /// The sender's LID.
+    #[inline(always)]
+    pub fn slid(&self) -> u16 {
         self.slid.get()
     }
-    fn error_syndromes(&self) -> (u8, u8) {
+    /// Syndrome and vendor syndrome of an error entry.
+    #[inline(always)]
+    pub fn error_syndromes(&self) -> (u8, u8) {
         let ts = self.timestamp.get().to_be_bytes();
         (ts[7], ts[6])
     }
-}
 
-impl RawCqe {
     /// Builds an entry, as a device would write it, from its 64 bytes.
     pub fn from_bytes(bytes: &[u8; 64]) -> Self {
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -211,7 +206,7 @@ pub struct Message {
 
 impl Message {
     #[inline(always)]
-    pub(crate) fn decode(cqe: &impl CqeFields) -> Self {
+    pub(crate) fn decode(cqe: &RawCqe) -> Self {
         let flags = cqe.flags_rqpn();
         Self {
             source_qpn: flags & 0x00ff_ffff,

@@ -168,8 +168,8 @@ impl Sq {
     }
 
     /// The queue with cookies of another type, which [`post`](Self::post) takes and
-    /// [`complete`](Self::complete) returns: for a caller whose own record of a request would need a
-    /// table of its own. Nothing may be posted.
+    /// [`complete`](Self::complete) returns: for a caller whose own record of a request would need
+    /// a table of its own. Nothing may be posted.
     ///
     /// # Errors
     ///
@@ -242,7 +242,7 @@ impl<C: Cookie> Sq<C> {
         let ctrl = place.ctrl(ctrl);
         if wr.in_registers() {
             let mut wqe = Registers::new(ctrl);
-            wr.load_body(&mut wqe, qpn);
+            wr.write_body(&mut wqe, qpn);
             place.ring_registers(&wqe, dbrec, register);
         } else {
             wr.write_body(&mut place.body(), qpn);

@@ -22,7 +22,7 @@ pub(crate) use data::{Sges, inline_units, sealed::Sealed};
 use doorbell_sys::ibv_sge;
 
 use crate::{
-    memory::{Registers, Target, Units},
+    memory::Target,
     wqe::{
         DataSeg, KeyedSeg,
         send::{
@@ -212,8 +212,8 @@ impl<D: Data> Wr<D> {
     }
 }
 
-/// Data that the device can write to: [`DataSeg`], `&[DataSeg]`, `[DataSeg; N]`, `[KeyedSeg; N]`, or `()`
-/// for none.
+/// Data that the device can write to: [`DataSeg`], `&[DataSeg]`, `[DataSeg; N]`, `[KeyedSeg; N]`,
+/// or `()` for none.
 pub trait Landing: Data {}
 impl Landing for () {}
 impl Landing for DataSeg {}
@@ -421,20 +421,12 @@ impl<D: Data> Wr<D> {
 
     /// Writes the units after the control segment.
     #[inline(always)]
-    pub(crate) fn write_body(self, out: &mut Units<'_>, qpn: u32) {
+    pub(crate) fn write_body(self, out: &mut impl Target, qpn: u32) {
         self.write_head(out, qpn);
         self.data.write(out);
     }
 
-    /// As [`write_body`](Self::write_body), to registers of the processor. Only if
-    /// [`in_registers`](Self::in_registers).
-    #[inline(always)]
-    pub(crate) fn load_body(self, out: &mut Registers, qpn: u32) {
-        self.write_head(out, qpn);
-        self.data.load(out);
-    }
-
-    /// Whether [`load_body`](Self::load_body) has the data.
+    /// Whether registers of the processor can hold the data.
     #[inline(always)]
     pub(crate) fn in_registers(&self) -> bool {
         self.data.in_registers()

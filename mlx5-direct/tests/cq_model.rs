@@ -7,7 +7,7 @@ use common::{CqDevice, Entry, Rng, cq_queue as queue, poll};
 use mlx5_direct::{
     ArmFor, Completion, Cq, CqLayout, CqeError, LayoutError, PlainCqe, PlainKind, RecvOp, SendOp, Syndrome,
     WqeIndex,
-    cqe::{self, CqeFields, RawCqe},
+    cqe::{self, RawCqe},
 };
 
 #[test]
@@ -549,8 +549,8 @@ fn decoding_any_bytes_agrees_with_the_opcode() {
     }
 }
 
-/// In the entry of a failed operation, a card writes the solicited bit, a syndrome of the hardware, a
-/// signature and other words as it likes. Only opcode, syndromes, QP number and counter count.
+/// In the entry of a failed operation, a card writes the solicited bit, a syndrome of the hardware,
+/// a signature and other words as it likes. Only opcode, syndromes, QP number and counter count.
 #[test]
 fn an_error_entry_is_read_alike_whatever_its_other_bytes_are() {
     let mut rng = Rng(0xca2d);

@@ -1,7 +1,7 @@
 //! Removing the entries of a QP that is gone.
 
 use super::Cq;
-use crate::cqe::{self, Completion, CqeFields};
+use crate::cqe::{self, Completion};
 
 impl Cq {
     /// Removes the entries of a QP that went to RESET or was destroyed, and returns how many.
@@ -30,7 +30,8 @@ impl Cq {
         cleaning.close_gaps()
     }
 
-    /// As [`clean`](Self::clean), for a CQ whose entries hold no slots of an SRQ. Nothing is decoded.
+    /// As [`clean`](Self::clean), for a CQ whose entries hold no slots of an SRQ. Nothing is
+    /// decoded.
     pub fn discard(&mut self, qpn: u32) -> u32 {
         let mut cleaning = Cleaning { cq: self, qpn, looked_at: 0 };
         while cleaning.look_at_next().is_some() {}

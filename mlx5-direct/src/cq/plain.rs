@@ -3,7 +3,7 @@
 use super::Cq;
 use crate::{
     barrier,
-    cqe::{self, CqeFields, Message, PlainCqe, PlainKind, RawCqe},
+    cqe::{self, Message, PlainCqe, PlainKind, RawCqe},
     queue_mem::{CqeMem, CqeRef},
 };
 

@@ -5,7 +5,7 @@
 //! other entries.
 
 use super::{
-    Completion, CqeError, CqeFields, ErrorCqe, PlainCqe, PlainKind, RecvCqe, RecvOp, ScatteredRecv,
+    Completion, CqeError, ErrorCqe, PlainCqe, PlainKind, RawCqe, RecvCqe, RecvOp, ScatteredRecv,
     ScatteredSend, SendCqe, SendOp, Syndrome,
 };
 use crate::wqe::WqeIndex;
@@ -35,7 +35,7 @@ pub(crate) fn is_message(op_own: u8) -> bool {
 /// # Errors
 ///
 /// A [`CqeError`] for compressed entries, resize marks and unknown opcodes.
-pub fn decode(cqe: &impl CqeFields) -> Result<Completion, CqeError> {
+pub fn decode(cqe: &RawCqe) -> Result<Completion, CqeError> {
     let op_own = cqe.op_own();
     if is_plain_receive(op_own & !1) {
         Ok(Completion::Recv(decode_receive(cqe, op_own)))
@@ -67,7 +67,7 @@ pub(crate) fn is_plain_receive(op_own: u8) -> bool {
 
 /// Decodes the entry of a finished receive; see [`is_plain_receive`].
 #[inline(always)]
-pub(crate) fn decode_receive(cqe: &impl CqeFields, op_own: u8) -> RecvCqe {
+pub(crate) fn decode_receive(cqe: &RawCqe, op_own: u8) -> RecvCqe {
     let op = match op_own >> 4 {
         1 => RecvOp::WriteImm,
         2 => RecvOp::Send,
@@ -136,7 +136,7 @@ pub(crate) fn is_plain_of(op_own: u8, kind: PlainKind) -> bool {
 
 /// Decodes the entry of this kind.
 #[inline(always)]
-pub(crate) fn decode_plain(cqe: &impl CqeFields, kind: PlainKind) -> PlainCqe {
+pub(crate) fn decode_plain(cqe: &RawCqe, kind: PlainKind) -> PlainCqe {
     PlainCqe {
         kind,
         qpn: cqe.sop_drop_qpn() & QPN_MASK,
@@ -147,7 +147,7 @@ pub(crate) fn decode_plain(cqe: &impl CqeFields, kind: PlainKind) -> PlainCqe {
 
 /// Decodes the entry of a send-queue operation that succeeded.
 #[inline(always)]
-pub(crate) fn decode_send(cqe: &impl CqeFields, wqe_counter: u16) -> SendCqe {
+pub(crate) fn decode_send(cqe: &RawCqe, wqe_counter: u16) -> SendCqe {
     let sop_qpn = cqe.sop_drop_qpn();
     SendCqe {
         op: SendOp::from_opcode((sop_qpn >> 24) as u8),
@@ -170,7 +170,7 @@ pub(crate) fn ends_queue(op_own: u8) -> bool {
 /// Decodes requester entries, receives with their payload in the entry, and errors; refuses the
 /// other entries.
 #[inline]
-pub(crate) fn decode_other(cqe: &impl CqeFields, op_own: u8) -> Result<Completion, CqeError> {
+pub(crate) fn decode_other(cqe: &RawCqe, op_own: u8) -> Result<Completion, CqeError> {
     let sop_qpn = cqe.sop_drop_qpn();
     let qpn = sop_qpn & QPN_MASK;
     let srqn_or_user_index = cqe.srqn_uidx() & QPN_MASK;

@@ -75,6 +75,14 @@ pub trait Target {
             self.push([pair[0], pair[1]]);
         }
     }
+
+    /// Appends an inline segment, or nothing if there are no bytes.
+    #[doc(hidden)]
+    fn push_inline(&mut self, bytes: &[u8]);
+
+    /// Appends an inline segment of several pieces, one after the other.
+    #[doc(hidden)]
+    fn push_inline_parts<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>);
 }
 
 /// Units of a WQE of one block, in registers of the processor. Units beyond the block are left out.
@@ -96,14 +104,6 @@ impl Registers {
     #[inline(always)]
     pub(crate) const fn holds_inline(len: usize) -> bool {
         len.is_multiple_of(4) && SEGMENT_BYTES <= len && len <= INLINE_OF_SEND
-    }
-
-    /// Appends an inline segment whose length is a multiple of 4 from 16 to 44, and fills the block
-    /// with zeros. Leaves out other lengths.
-    #[inline(always)]
-    pub(crate) fn push_inline(&mut self, bytes: &[u8]) {
-        let Some(units) = inline_in_units(bytes) else { return };
-        units.iter().for_each(|unit| self.push_unit(*unit));
     }
 
     #[inline(always)]
@@ -132,6 +132,18 @@ impl Target for Registers {
     fn push(&mut self, words: [u64; 2]) {
         self.push_unit(unit(words));
     }
+
+    /// Leaves out lengths other than those of [`holds_inline`](Self::holds_inline). Fills the block
+    /// with zeros.
+    #[inline(always)]
+    fn push_inline(&mut self, bytes: &[u8]) {
+        let Some(units) = inline_in_units(bytes) else { return };
+        units.iter().for_each(|unit| self.push_unit(*unit));
+    }
+
+    /// Leaves all out: pieces are put together in memory only.
+    #[inline(always)]
+    fn push_inline_parts<'a>(&mut self, _: impl Iterator<Item = &'a [u8]>) {}
 }
 
 /// Units of a WQE that is being written, from front to back. Writes beyond them are left out.
@@ -158,13 +170,51 @@ impl Target for Units<'_> {
         }
         self.skip(1);
     }
+
+    /// The padding keeps the ring's old bytes.
+    #[inline(always)]
+    fn push_inline(&mut self, bytes: &[u8]) {
+        let units = (INLINE_HEADER_BYTES + bytes.len()).div_ceil(SEGMENT_BYTES);
+        if bytes.is_empty() || units > self.left {
+            return;
+        }
+        // SAFETY: `units` units are valid for writes, and hold header and bytes.
+        unsafe {
+            self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
+            self.at.add(INLINE_HEADER_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        self.skip(units);
+    }
+
+    #[inline(always)]
+    fn push_inline_parts<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) {
+        let room = (self.left * SEGMENT_BYTES).saturating_sub(INLINE_HEADER_BYTES);
+        let mut total = 0;
+        for part in parts {
+            if part.len() > room - total {
+                return;
+            }
+            // SAFETY: that many bytes are left behind the header and the earlier pieces.
+            unsafe {
+                let to = self.at.add(INLINE_HEADER_BYTES + total);
+                to.copy_from_nonoverlapping(part.as_ptr(), part.len());
+            }
+            total += part.len();
+        }
+        if total == 0 {
+            return;
+        }
+        // SAFETY: there was room for a piece, so there is room for the header before it.
+        unsafe { self.at.cast::<u32>().write(InlineHeader::new(total as u32).raw()) };
+        self.skip((INLINE_HEADER_BYTES + total).div_ceil(SEGMENT_BYTES));
+    }
 }
 
 /// Units of a block behind the control segment.
 const BODY_UNITS: usize = BLOCK_UNITS - 1;
 
-/// An inline segment whose length is a multiple of 4 from 16 to 44, with zeros behind it; `None` for
-/// other lengths.
+/// An inline segment whose length is a multiple of 4 from 16 to 44, with zeros behind it; `None`
+/// for other lengths.
 ///
 /// A segment that is copied to memory by pieces cannot be loaded from there by units until the
 /// pieces have left the processor. So each unit is put together in a register of the processor. The
@@ -299,22 +349,6 @@ impl Units<'_> {
         self.left -= units;
     }
 
-    /// Writes an inline segment, or nothing if there are no bytes. The padding keeps the ring's old
-    /// bytes.
-    #[inline(always)]
-    pub(crate) fn push_inline(&mut self, bytes: &[u8]) {
-        let units = (INLINE_HEADER_BYTES + bytes.len()).div_ceil(SEGMENT_BYTES);
-        if bytes.is_empty() || units > self.left {
-            return;
-        }
-        // SAFETY: `units` units are valid for writes, and hold header and bytes.
-        unsafe {
-            self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
-            self.at.add(INLINE_HEADER_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-        }
-        self.skip(units);
-    }
-
     /// As [`push_inline`](Self::push_inline), for 1 to 48 bytes: straight-line code without a call.
     /// Leaves out other lengths.
     #[inline(always)]
@@ -326,9 +360,9 @@ impl Units<'_> {
         if self.left >= BODY_UNITS
             && let Some(whole) = inline_in_units(bytes)
         {
-            // One store for each unit, since some callers load the units again at once. The third may
-            // be behind the segment: nothing is there yet.
-            // SAFETY: `left` units are valid for writes, and there are three at least.
+            // One store for each unit, since some callers load the units again at once. The third
+            // may be behind the segment: nothing is there yet. SAFETY: `left` units are valid for
+            // writes, and there are three at least.
             unsafe { self.at.cast::<[Unit; BODY_UNITS]>().write_unaligned(whole) };
         } else {
             // SAFETY: `units` units are valid for writes, and hold header and bytes. The bytes have
@@ -339,29 +373,5 @@ impl Units<'_> {
             }
         }
         self.skip(units);
-    }
-
-    /// Writes an inline segment of several pieces, one after the other.
-    #[inline(always)]
-    pub(crate) fn push_inline_parts<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) {
-        let room = (self.left * SEGMENT_BYTES).saturating_sub(INLINE_HEADER_BYTES);
-        let mut total = 0;
-        for part in parts {
-            if part.len() > room - total {
-                return;
-            }
-            // SAFETY: that many bytes are left behind the header and the earlier pieces.
-            unsafe {
-                let to = self.at.add(INLINE_HEADER_BYTES + total);
-                to.copy_from_nonoverlapping(part.as_ptr(), part.len());
-            }
-            total += part.len();
-        }
-        if total == 0 {
-            return;
-        }
-        // SAFETY: there was room for a piece, so there is room for the header before it.
-        unsafe { self.at.cast::<u32>().write(InlineHeader::new(total as u32).raw()) };
-        self.skip((INLINE_HEADER_BYTES + total).div_ceil(SEGMENT_BYTES));
     }
 }

@@ -1,13 +1,13 @@
 //! The CQ's entries: the device writes them, software reads them after the ownership test.
 
-use core::{cell::Cell, marker::PhantomData, mem::offset_of, ptr::NonNull};
+use core::{cell::Cell, marker::PhantomData, mem::offset_of, ops::Deref, ptr::NonNull};
 
 use volatile::{VolatilePtr, access::ReadOnly};
 
 use crate::{
     barrier,
     be::Be32,
-    cqe::{self, CqeFields, RawCqe},
+    cqe::{self, RawCqe},
     memory::Keep,
 };
 
@@ -276,12 +276,17 @@ impl CqeRef<'_> {
         unsafe { self.fields.cast::<[u8; 32]>().read() }
     }
 
+    /// The byte of the ownership test, which the device may change.
+    #[inline(always)]
+    pub(crate) fn op_own(&self) -> u8 {
+        // SAFETY: the last of the 64 bytes.
+        unsafe { self.shared(offset_of!(RawCqe, op_own)) }.read()
+    }
+
     /// A copy of the fields.
     #[inline(always)]
     pub(crate) fn raw(&self) -> RawCqe {
-        // SAFETY: the 64 bytes that `entry` checked, which are 64-byte aligned. Each bit pattern is a
-        // value of the struct.
-        unsafe { self.fields.cast::<RawCqe>().read() }
+        **self
     }
 
     /// The counter of an entry whose `op_own` is exactly this. One read gets both, so no barrier is
@@ -298,43 +303,17 @@ impl CqeRef<'_> {
     }
 }
 
-/// A field that belongs to software from the ownership test on until the entry is released. The read
-/// is plain: the compiler leaves out unused ones.
-macro_rules! cqe_field {
-    ($name:ident, $field:ident, $raw:ty => $host:ty, $get:expr) => {
-        #[inline(always)]
-        fn $name(&self) -> $host {
-            let field = self.fields.wrapping_add(offset_of!(RawCqe, $field)).cast::<$raw>();
-            // SAFETY: a field of the 64 bytes that `entry` checked; the field is aligned since
-            // these bytes are 64-byte aligned.
-            $get(unsafe { field.read() })
-        }
-    };
-}
-
-impl CqeFields for CqeRef<'_> {
-    /// The byte of the ownership test, which the device may change.
-    #[inline(always)]
-    fn op_own(&self) -> u8 {
-        // SAFETY: the last of the 64 bytes.
-        unsafe { self.shared(offset_of!(RawCqe, op_own)) }.read()
-    }
-
-    cqe_field!(wqe_counter, wqe_counter, u16 => u16, u16::from_be);
-    cqe_field!(sop_drop_qpn, sop_drop_qpn, u32 => u32, u32::from_be);
-    cqe_field!(byte_count, byte_cnt, u32 => u32, u32::from_be);
-    cqe_field!(imm_inval_pkey, imm_inval_pkey, u32 => u32, u32::from_be);
-    cqe_field!(flags_rqpn, flags_rqpn, u32 => u32, u32::from_be);
-    cqe_field!(srqn_uidx, srqn_uidx, u32 => u32, u32::from_be);
-    cqe_field!(ml_path, ml_path, u8 => u8, core::convert::identity);
-    cqe_field!(slid, slid, u16 => u16, u16::from_be);
-    cqe_field!(timestamp, timestamp, u64 => u64, u64::from_be);
+/// The fields as software reads them once the entry belongs to it: from the ownership test on until
+/// the entry is released.
+impl Deref for CqeRef<'_> {
+    type Target = RawCqe;
 
     #[inline(always)]
-    fn error_syndromes(&self) -> (u8, u8) {
-        let at = self.fields.wrapping_add(cqe::VENDOR_SYNDROME_OFFSET);
-        // SAFETY: bytes 54 and 55 of the 64 that `entry` checked.
-        unsafe { (at.add(1).read(), at.read()) }
+    fn deref(&self) -> &RawCqe {
+        // SAFETY: the 64 bytes that `entry` checked, which are 64-byte aligned; each bit pattern is
+        // a value of the struct. The device does not write them while the entry belongs to
+        // software.
+        unsafe { &*self.fields.cast::<RawCqe>() }
     }
 }
 

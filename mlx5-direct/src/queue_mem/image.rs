@@ -1,7 +1,7 @@
 //! A prepared WQE: its units outside the ring.
 
 use crate::{
-    memory::{Unit, Units},
+    memory::{Target, Unit, Units},
     wqe::{
         SEGMENT_BYTES,
         send::{BLOCK_UNITS, INLINE_HEADER_BYTES, MAX_UNITS},

@@ -173,8 +173,9 @@ impl Sq {
         }
     }
 
-    /// Writes a Send without a fence if it has one block, needs no other check, and a block is ready.
-    /// Otherwise returns false and changes nothing. The device does not know of the request yet.
+    /// Writes a Send without a fence if it has one block, needs no other check, and a block is
+    /// ready. Otherwise returns false and changes nothing. The device does not know of the request
+    /// yet.
     #[inline(always)]
     fn write_plain(&mut self, send: &PlainSend<'_>) -> bool {
         if !self.takes_plain(send) {
@@ -314,7 +315,7 @@ impl Data for InlineSges<'_> {
     }
 
     #[inline(always)]
-    fn write(self, out: &mut crate::memory::Units<'_>) {
+    fn write(self, out: &mut impl Target) {
         out.push_inline_parts(self.parts());
     }
 }

@@ -3,7 +3,7 @@
 use doorbell_sys::ibv_sge;
 
 use crate::{
-    memory::{Registers, Target, Units},
+    memory::{Registers, Target},
     wqe::{DataSeg, KeyedSeg, SEGMENT_BYTES, send::INLINE_HEADER_BYTES},
 };
 
@@ -15,17 +15,13 @@ pub trait Data: Copy + sealed::Sealed {
     fn units(&self) -> usize;
     /// Writes these units.
     #[doc(hidden)]
-    fn write(self, out: &mut Units<'_>);
-    /// Whether [`load`](Self::load) has the units.
+    fn write(self, out: &mut impl Target);
+    /// Whether registers of the processor can hold the units.
     #[doc(hidden)]
     #[inline(always)]
     fn in_registers(&self) -> bool {
         false
     }
-    /// Puts these units into registers of the processor.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn load(self, _: &mut Registers) {}
     /// Inline bytes among them.
     #[doc(hidden)]
     #[inline(always)]
@@ -70,7 +66,7 @@ impl Data for EightBytes<'_> {
         Sges(self.0).units()
     }
 
-    fn write(self, out: &mut Units<'_>) {
+    fn write(self, out: &mut impl Target) {
         let used = self.0.iter().filter(|sge| sge.length != 0);
         used.for_each(|sge| out.push(DataSeg::new(sge.addr, 8, sge.lkey).to_words()));
     }
@@ -90,7 +86,7 @@ impl Data for () {
     }
 
     #[inline(always)]
-    fn write(self, _: &mut Units<'_>) {}
+    fn write(self, _: &mut impl Target) {}
 
     #[inline(always)]
     fn in_registers(&self) -> bool {
@@ -105,18 +101,13 @@ impl Data for Inline<'_> {
     }
 
     #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
+    fn write(self, out: &mut impl Target) {
         out.push_inline(self.0);
     }
 
     #[inline(always)]
     fn in_registers(&self) -> bool {
         Registers::holds_inline(self.0.len())
-    }
-
-    #[inline(always)]
-    fn load(self, out: &mut Registers) {
-        out.push_inline(self.0);
     }
 
     #[inline(always)]
@@ -132,7 +123,7 @@ impl Data for InlineParts<'_> {
     }
 
     #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
+    fn write(self, out: &mut impl Target) {
         out.push_inline_parts(self.0.iter().copied());
     }
 
@@ -149,7 +140,7 @@ impl Data for DataSeg {
     }
 
     #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
+    fn write(self, out: &mut impl Target) {
         // The device reads a length of 0 as 2 GiB.
         if self.byte_count() != 0 {
             out.push(self.to_words());
@@ -160,13 +151,6 @@ impl Data for DataSeg {
     fn in_registers(&self) -> bool {
         true
     }
-
-    #[inline(always)]
-    fn load(self, out: &mut Registers) {
-        if self.byte_count() != 0 {
-            out.push(self.to_words());
-        }
-    }
 }
 
 impl Data for &[DataSeg] {
@@ -176,7 +160,7 @@ impl Data for &[DataSeg] {
     }
 
     #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
+    fn write(self, out: &mut impl Target) {
         self.iter().for_each(|seg| seg.write(out));
     }
 }
@@ -189,18 +173,13 @@ impl<const N: usize> Data for [DataSeg; N] {
     }
 
     #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
+    fn write(self, out: &mut impl Target) {
         self.as_slice().write(out);
     }
 
     #[inline(always)]
     fn in_registers(&self) -> bool {
         self.iter().all(|seg| seg.byte_count() != 0)
-    }
-
-    #[inline(always)]
-    fn load(self, out: &mut Registers) {
-        self.iter().for_each(|seg| out.push(seg.to_words()));
     }
 }
 
@@ -212,18 +191,13 @@ impl<const N: usize> Data for [KeyedSeg; N] {
     }
 
     #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
+    fn write(self, out: &mut impl Target) {
         self.iter().for_each(|seg| out.push(seg.to_words()));
     }
 
     #[inline(always)]
     fn in_registers(&self) -> bool {
         true
-    }
-
-    #[inline(always)]
-    fn load(self, out: &mut Registers) {
-        self.iter().for_each(|seg| out.push(seg.to_words()));
     }
 }
 
@@ -234,7 +208,7 @@ impl Data for Sges<'_> {
     }
 
     #[inline(always)]
-    fn write(self, out: &mut Units<'_>) {
+    fn write(self, out: &mut impl Target) {
         self.0
             .iter()
             .filter(|sge| sge.length != 0)

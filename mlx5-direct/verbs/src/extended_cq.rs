@@ -18,10 +18,7 @@ use doorbell_sys::{
     ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
 };
 use libc::{EINVAL, ENOENT};
-use mlx5_direct::{
-    SendOp,
-    cqe::{CqeFields, RawCqe},
-};
+use mlx5_direct::{SendOp, cqe::RawCqe};
 
 use crate::{
     objects::Cq,

@@ -5,7 +5,7 @@ use doorbell_sys::ibv_wc;
 use doorbell_sys::ibv_wc_status::*;
 use mlx5_direct::{
     Completion,
-    cqe::{self, CqeFields as _, RawCqe},
+    cqe::{self, RawCqe},
 };
 
 #[path = "../src/wc.rs"]
