@@ -61,9 +61,9 @@
 //! - **Order.** The device prefetches receive WQEs while the list runs through neighbouring slots.
 //!   The crate posts slots in ring order, in whatever order they complete. It skips slots that are
 //!   still in use, at a cost that does not grow with the depth.
-//! - **Cost.** A post takes no lock, allocates nothing, makes no system call, walks no list of work
-//!   requests and never reads from queue memory. [`Srq::address_only`] writes 8 bytes per post;
-//!   [`Srq::bind`] writes no WQE.
+//! - **Cost.** A post takes no lock, allocates nothing and makes no system call. A post to an SRQ
+//!   reads nothing from queue memory. With [`Srq::address_only`] it writes 8 bytes, with
+//!   [`Srq::bind`] no WQE.
 //! - **Counts.** [`Srq::posted`] and [`Srq::free`] are exact, and [`Cq::waiting_receives`] counts
 //!   without consuming. [`Cq::waiting_messages`] does not read again what it has counted.
 //! - **Growth.** mlx5 hardware refuses to resize an SRQ. Create the SRQ as large as it may ever
@@ -86,10 +86,10 @@
 //! - A read or an atomic whose result the device left in the entry is a
 //!   [`Completion::SendScattered`]. Before the next poll, take the result with [`Cq::copy_result`],
 //!   or let [`Cq::deliver_result`] write it into [`Sq::segments`].
-//! - `ibv_destroy_cq` destroys a CQ that was handed over, as usual. Such a CQ must not be resized by
-//!   `ibv_resize_cq` ([`Cq::continue_in`] follows a resize that the caller commands), and libmlx5
-//!   does not remove the entries of a QP that goes away or goes to RESET: see [`Cq::clean`] and
-//!   [`teardown`].
+//! - `ibv_destroy_cq` destroys a CQ that was handed over, as usual. Such a CQ must not be resized
+//!   by `ibv_resize_cq` ([`Cq::continue_in`] follows a resize that the caller commands), and
+//!   libmlx5 does not remove the entries of a QP that goes away or goes to RESET: see [`Cq::clean`]
+//!   and [`teardown`].
 //!
 //! # What is refused, and what to avoid
 //!
@@ -112,8 +112,9 @@
 //! # Safety
 //!
 //! Taking a queue over is `unsafe`. The caller's promises there cover the life of the queue, so
-//! posting and polling are safe calls. Inside the crate, only these modules use `unsafe`: queue
-//! memory, doorbell records, device registers, barriers, and the calls into libmlx5.
+//! posting and polling are safe calls. Inside the crate, only these modules use `unsafe`: memory,
+//! queue memory, doorbell records, device registers, barriers, the delivery of payloads, the calls
+//! into libmlx5, and what takes its queues over.
 
 mod be;
 mod dbrec;

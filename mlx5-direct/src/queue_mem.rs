@@ -1,10 +1,10 @@
 #![expect(unsafe_code, reason = "raw queue memory shared with a device")]
 //! Bounded access to queue memory, and layouts that have been checked once.
 //!
-//! SRQ memory: software writes it and never reads it back; the device reads it. CQ memory: the
-//! device writes it; software reads it after the ownership test and a load barrier, both inside
-//! `CqeMem::ready`, and moves entries that it owns when it removes those of a QP. An index is
-//! masked with the queue size (a power of two), so that no index, not even one from the device,
+//! Memory of WQEs: software writes it, the device reads it. Software reads back only what the
+//! device does not write. CQ memory: the device writes it; software reads it after the ownership
+//! test and a load barrier, and moves entries that it owns when it removes those of a QP. An index
+//! is masked with the queue size (a power of two), so that no index, not even one from the device,
 //! reaches outside.
 
 use core::ptr::NonNull;

@@ -74,8 +74,8 @@ impl Rq {
         Ok(())
     }
 
-    /// As [`post`](Self::post), for a number of segments that the compiler knows, of one byte or more
-    /// each. Straight-line code without a call.
+    /// As [`post`](Self::post), for a number of segments that the compiler knows, of one byte or
+    /// more each. Straight-line code without a call.
     ///
     /// # Errors
     ///

@@ -126,8 +126,8 @@ impl Cq {
     /// Takes over the entries of a verbs CQ.
     ///
     /// Check the QPs that receive into the CQ: unless each was made without scatter to CQE
-    /// ([`create_qp_without_scatter`](crate::dv::create_qp_without_scatter)), the payload of a small message is in its completion and not
-    /// in its buffer. Such a completion is
+    /// ([`create_qp_without_scatter`](crate::dv::create_qp_without_scatter)), the payload of a
+    /// small message is in its completion and not in its buffer. Such a completion is
     /// [`Completion::RecvScattered`](crate::Completion::RecvScattered).
     ///
     /// # Errors

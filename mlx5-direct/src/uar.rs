@@ -91,8 +91,8 @@ pub struct HeldRegisters {
 }
 
 /// Locks the list of send registers, which is the only lock that all queues of the process share: a
-/// send queue is looked up there when it is taken over. The child of a fork begins with a list of its
-/// own, whoever holds the lock of the parent's. So a program need not call this.
+/// send queue is looked up there when it is taken over. The child of a fork begins with a list of
+/// its own, whoever holds the lock of the parent's. So a program need not call this.
 #[must_use]
 pub fn hold_registers() -> HeldRegisters {
     HeldRegisters { _registers: registers() }
@@ -104,13 +104,14 @@ pub fn hold_registers() -> HeldRegisters {
 fn watch_forks() {
     static WATCHED: AtomicBool = AtomicBool::new(false);
     extern "C" fn in_child() {
-        // SAFETY: the child has one thread. A guard that it has from before the fork unlocks the new
-        // lock, which changes nothing. The parent's list is not freed.
+        // SAFETY: the child has one thread. A guard that it has from before the fork unlocks the
+        // new lock, which changes nothing. The parent's list is not freed.
         unsafe { ptr::from_ref(&REGISTERS).cast_mut().write(Mutex::new(Vec::new())) };
     }
     // Of several threads that come here first, each may register the handler.
     if !WATCHED.load(Relaxed) {
-        // SAFETY: the handler is a function of this library, which takes it back when it is unloaded.
+        // SAFETY: the handler is a function of this library, which takes it back when it is
+        // unloaded.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         WATCHED.store(true, Relaxed);
     }
@@ -137,7 +138,8 @@ impl User {
         }
         registers.try_reserve(1).ok()?;
         let step = if doorbell_only { DOORBELLS_ONLY } else { ONE_BLOCK };
-        // SAFETY: the size is not zero. The memory is new, and has room and alignment for the value.
+        // SAFETY: the size is not zero. The memory is new, and has room and alignment for the
+        // value.
         let new = unsafe {
             let new = alloc(Layout::new::<RegisterUse>()).cast::<RegisterUse>();
             if new.is_null() {
@@ -323,8 +325,8 @@ mod tests {
 
     /// The child of a fork ends, in which a queue is taken over.
     fn child_ends() -> bool {
-        // SAFETY: the child leaves by _exit or by the signal of its alarm. It allocates, which glibc
-        // allows in the child of a process with threads.
+        // SAFETY: the child leaves by _exit or by the signal of its alarm. It allocates, which
+        // glibc allows in the child of a process with threads.
         unsafe {
             let child = libc::fork();
             if child == 0 {

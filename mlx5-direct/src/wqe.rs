@@ -1,7 +1,6 @@
 //! The shared-receive-queue WQE: one next segment, then data segments. For send WQEs see [`send`].
 //!
-//! Software writes WQEs and never reads them back; the device reads them. All fields are
-//! big-endian.
+//! Software writes WQEs; the device reads them. All fields are big-endian.
 //!
 //! ```text
 //! byte 0      2                4           5          16          20     24       32

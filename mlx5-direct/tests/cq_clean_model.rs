@@ -1,4 +1,5 @@
-//! Entries of a QP that goes away: cleaning a CQ, and teardown, against a device that writes entries.
+//! Entries of a QP that goes away: cleaning a CQ, and teardown, against a device that writes
+//! entries.
 
 mod common;
 

@@ -531,8 +531,8 @@ fn the_count_of_blocks_passes_16_bits() {
     }
 }
 
-/// Batches that are long enough to change the high byte of the block number, up to 65,536 blocks and
-/// beyond.
+/// Batches that are long enough to change the high byte of the block number, up to 65,536 blocks
+/// and beyond.
 #[test]
 fn block_numbers_of_a_long_batch_count_on_in_both_bytes() {
     let mut session = Session::new(1024, 1024, 256, true);

@@ -286,8 +286,8 @@ fn an_array_of_segments_is_posted_as_a_slice_of_them() {
     }
 }
 
-/// A chain that was rung goes on as a new one: what is pushed then is rung or taken back alone, with
-/// the fence that the last rung request left to the next one.
+/// A chain that was rung goes on as a new one: what is pushed then is rung or taken back alone,
+/// with the fence that the last rung request left to the next one.
 #[test]
 fn a_chain_that_goes_on_leaves_the_queue_as_two_chains_do() {
     let [mut ours, mut theirs] = [(), ()].map(|()| Queue::new(Transport::Connected));

@@ -33,8 +33,8 @@ impl<T> Door<T> {
         self.try_lock_fast_in::<0>()
     }
 
-    /// [`Door::try_lock_fast`] with one instruction less where `OFFSET` is the offset of the door in
-    /// a structure whose address is in a register. It has no other effect.
+    /// [`Door::try_lock_fast`] with one instruction less where `OFFSET` is the offset of the door
+    /// in a structure whose address is in a register. It has no other effect.
     #[inline(always)]
     pub fn try_lock_fast_in<const OFFSET: usize>(&'static self) -> Option<OwnerGuard<T>> {
         self.try_lock_fast_after::<OFFSET>(|| ())

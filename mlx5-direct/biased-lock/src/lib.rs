@@ -62,13 +62,13 @@
 //! # The ordinary lock
 //!
 //! `slow` is taken by a locked instruction and released by a plain store. A thread that releases it
-//! executes: store `slow = 0`; light fence; load the number of parked threads, and wake one if it is
-//! not 0. A thread that has waited long executes: increment that number; heavy fence; load `slow`,
-//! and go to sleep only if it is not 0, with no wake-up between the load and the sleep. It decrements
-//! the number when it has the lock. The barrier falls into the program of the thread that holds
-//! `slow`: after its store, and the waiting thread reads 0; or before its load, and it reads another
-//! number than 0 and wakes a thread. Without membarrier, both fences are ordinary ones, with the
-//! same result.
+//! executes: store `slow = 0`; light fence; load the number of parked threads, and wake one if it
+//! is not 0. A thread that has waited long executes: increment that number; heavy fence; load
+//! `slow`, and go to sleep only if it is not 0, with no wake-up between the load and the sleep. It
+//! decrements the number when it has the lock. The barrier falls into the program of the thread
+//! that holds `slow`: after its store, and the waiting thread reads 0; or before its load, and it
+//! reads another number than 0 and wakes a thread. Without membarrier, both fences are ordinary
+//! ones, with the same result.
 //!
 //! # Visibility
 //!
@@ -81,9 +81,9 @@
 //! The child of a fork has one thread, and a lock that another thread held at the time of the fork
 //! stays held there: the child frees it by [`BiasedMutex::force_unlock`] or [`BiasedLock::forget`].
 //! The crate has one lock of its own, around the list of unused biases. The thread that forks holds
-//! it by [`hold_shared_locks`] from before the fork until after it, in both processes. Then the child
-//! calls [`forget_parked`]. Parked threads sleep in futex(2), so the list of them is the kernel's,
-//! and no thread of the parent can hold a lock on it.
+//! it by [`hold_shared_locks`] from before the fork until after it, in both processes. Then the
+//! child calls [`forget_parked`]. Parked threads sleep in futex(2), so the list of them is the
+//! kernel's, and no thread of the parent can hold a lock on it.
 //!
 //! `tests/model.rs` explores the protocol with loom and says what the model covers.
 

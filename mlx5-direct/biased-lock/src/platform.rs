@@ -138,10 +138,10 @@ pub(super) fn thread_id() -> usize {
 }
 
 /// Compares a word in memory with a value in a register, in one instruction. Compilers make two of
-/// an atomic load and a comparison. Evaluates to whether they are equal. `$sized` names the register
-/// in the size of the word, `$options` are those of `asm!`, and `$load` is the same in Rust, for
-/// other processors and Miri. `$offset` is best the word's offset in a structure whose address the
-/// caller has in a register; it has no other effect.
+/// an atomic load and a comparison. Evaluates to whether they are equal. `$sized` names the
+/// register in the size of the word, `$options` are those of `asm!`, and `$load` is the same in
+/// Rust, for other processors and Miri. `$offset` is best the word's offset in a structure whose
+/// address the caller has in a register; it has no other effect.
 macro_rules! equals_in_memory {
     ($word:expr, $offset:ident, $value:expr, $sized:literal, ($($options:ident),*), $load:expr) => {{
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -170,8 +170,8 @@ macro_rules! equals_in_memory {
     }};
 }
 
-/// Whether the word has this value, as a relaxed load and a comparison say. `OFFSET` is best that of
-/// the word in a structure whose address the caller has in a register; it has no other effect.
+/// Whether the word has this value, as a relaxed load and a comparison say. `OFFSET` is best that
+/// of the word in a structure whose address the caller has in a register; it has no other effect.
 #[inline(always)]
 pub(super) fn is<const OFFSET: usize>(word: &AtomicUsize, value: usize) -> bool {
     equals_in_memory!(
@@ -245,8 +245,8 @@ impl Spin {
 }
 
 /// The rest of a wait for a thread that leaves without waking anybody: yields at first, then sleeps
-/// for up to a millisecond, so that the other thread gets the processor. `rounds` says how often the
-/// caller has waited.
+/// for up to a millisecond, so that the other thread gets the processor. `rounds` says how often
+/// the caller has waited.
 pub(super) fn pause(rounds: u32) {
     const YIELDS: u32 = 16;
     match rounds.checked_sub(YIELDS) {
@@ -284,8 +284,8 @@ pub(super) fn park(word: &AtomicUsize) {
     }
 }
 
-/// Wakes one thread that sleeps with the word at this address, if there is one. `extern "C"` so that
-/// it does not unwind: functions that release a lock can then end with a tail call.
+/// Wakes one thread that sleeps with the word at this address, if there is one. `extern "C"` so
+/// that it does not unwind: functions that release a lock can then end with a tail call.
 #[cold]
 #[inline(never)]
 pub(super) extern "C" fn unpark_one(word: usize) {

@@ -50,7 +50,8 @@ pub(super) fn no_reuse(_: usize) -> Option<&'static Bias> {
 impl Bias {
     /// A new bias of this thread, in no lock; `None` without memory. Freed as a box.
     pub(super) fn allocate(thread: usize) -> Option<&'static Self> {
-        // SAFETY: the size is not zero. The memory is new, and has room and alignment for the value.
+        // SAFETY: the size is not zero. The memory is new, and has room and alignment for the
+        // value.
         unsafe {
             let bias = std::alloc::alloc(Layout::new::<Self>()).cast::<Self>();
             if bias.is_null() {
@@ -286,8 +287,8 @@ impl Raw {
         Entered::Owner(Owner(own))
     }
 
-    /// The bias of this thread in this lock's ring; a new one if there is none; `None` without memory.
-    /// Under `slow`.
+    /// The bias of this thread in this lock's ring; a new one if there is none; `None` without
+    /// memory. Under `slow`.
     fn bias_of(&self, thread: usize, reuse: Reuse) -> Option<&'static Bias> {
         let current = deref(self.bias.load(Ordering::Relaxed));
         let of = |thread| current.and_then(|bias| bias.ring().find(|bias| bias.thread() == thread));
@@ -307,8 +308,9 @@ impl Raw {
         Some(bias)
     }
 
-    /// Makes the biases for the first owners, of which `owners` can follow each other, as far as there
-    /// is memory. Then their entries allocate nothing. For a new lock, which no other thread uses.
+    /// Makes the biases for the first owners, of which `owners` can follow each other, as far as
+    /// there is memory. Then their entries allocate nothing. For a new lock, which no other thread
+    /// uses.
     pub(super) fn reserve(&self, owners: usize, reuse: Reuse) {
         let Some(shared) = self.bias_of(0, reuse) else { return };
         self.bias.store(shared.address(), Ordering::Release);

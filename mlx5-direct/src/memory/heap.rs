@@ -13,7 +13,8 @@ use crate::error::LayoutError;
 /// Bytes of the registers: both halves of a send register.
 const REGISTER_BYTES: usize = 512;
 
-/// Zeroed heap memory in the role of queue memory: a ring, then its doorbell record, then registers.
+/// Zeroed heap memory in the role of queue memory: a ring, then its doorbell record, then
+/// registers.
 ///
 /// Its methods are the device's side: volatile, bounds-checked accesses at byte offsets.
 /// [`HeapView::device`] gives access to them.

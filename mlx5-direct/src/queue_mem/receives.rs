@@ -80,8 +80,8 @@ impl RqMem {
         }
         let slot = self.begin(index, cookie);
         for (n, seg) in segs.into_iter().enumerate() {
-            // SAFETY: n < N segments fit into the slot, of which the first always does, aligned as ring
-            // and stride are; exclusive through `&mut self`.
+            // SAFETY: n < N segments fit into the slot, of which the first always does, aligned as
+            // ring and stride are; exclusive through `&mut self`.
             unsafe { slot.add(n).write(seg.to_words()) };
         }
         if N < room {

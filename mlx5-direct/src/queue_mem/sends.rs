@@ -39,8 +39,8 @@ impl<C> Record<C> {
 
 /// What a queue stores with a request. See [`Sq::with_cookies_of`](crate::Sq::with_cookies_of).
 ///
-/// Its size is a multiple of 8 bytes. [`Sq::post_batch`](crate::Sq::post_batch) compiles for 0, 8, 24
-/// and 56 bytes only: the cookie and 8 bytes more have to divide the 64 bytes of a block.
+/// Its size is a multiple of 8 bytes. [`Sq::post_batch`](crate::Sq::post_batch) compiles for 0, 8,
+/// 24 and 56 bytes only: the cookie and 8 bytes more have to divide the 64 bytes of a block.
 pub trait Cookie: Copy + Default + core::fmt::Debug {}
 
 impl<C: Copy + Default + core::fmt::Debug> Cookie for C {}
@@ -57,8 +57,9 @@ impl Extra {
     pub(crate) const CHECKED: Self = Self(1 << 61);
 }
 
-/// The send queue's ring, its position, and the record of each request. The ring is write-only,
-/// except for the copies of BlueFlame.
+/// The send queue's ring, its position, and the record of each request. Software reads back what it
+/// wrote for copies of BlueFlame and for doorbells, and the segments of a request whose result is
+/// in its completion entry.
 #[derive(Debug)]
 pub(crate) struct SqMem<C = u64> {
     /// Position of the next request.
@@ -179,7 +180,8 @@ impl<C: Cookie> SqMem<C> {
     /// request may be posted without any other check. Otherwise changes nothing.
     #[inline(always)]
     pub(crate) fn next_block(&mut self, cookie: C, register: &SendRegister) -> Option<OneBlock<'_>> {
-        // One sum for two checks: a register without BlueFlame brings the position beyond any limit.
+        // One sum for two checks: a register without BlueFlame brings the position beyond any
+        // limit.
         self.block_up_to(self.at.wrapping_add(register.step()), cookie)
     }
 
@@ -464,8 +466,8 @@ impl<'a, C> Iterator for BlocksMut<'a, C> {
     }
 }
 
-/// Hides a value from the optimiser, which would otherwise keep what is derived from it, such as each
-/// multiple, in registers of its own.
+/// Hides a value from the optimiser, which would otherwise keep what is derived from it, such as
+/// each multiple, in registers of its own.
 #[inline(always)]
 pub(crate) fn opaque(value: usize) -> usize {
     #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]

@@ -1,4 +1,5 @@
-//! The SRQ's slots: software writes them and never reads them back; the device reads them.
+//! The SRQ's slots: software writes them, the device reads them. Software reads back the segments
+//! of a receive whose payload is in its completion entry.
 
 use core::{
     ops::{Deref, Range},
@@ -55,7 +56,7 @@ impl Deref for Cookies {
     }
 }
 
-/// The SRQ's write-only ring of slots, one cookie per slot, and the place of posting: the tail, and
+/// The SRQ's ring of slots, one cookie per slot, and the place of posting: the tail, and
 /// the run of slots behind it that are to be posted next.
 ///
 /// `tail <= run_end <= mask`, `fast_end <= run_end` and `joinable_end <= mask` hold whatever a
@@ -66,8 +67,8 @@ pub(crate) struct WqeMem {
     run_end: u32,
     /// Up to this slot a caller lets the run be posted.
     limit: u32,
-    /// While all slots are laid out for one data segment: `run_end`, or the limit if that is before.
-    /// Otherwise 0.
+    /// While all slots are laid out for one data segment: `run_end`, or the limit if that is
+    /// before. Otherwise 0.
     fast_end: u32,
     /// Slots behind the run up to this slot join the run when they are returned in order.
     joinable_end: u32,

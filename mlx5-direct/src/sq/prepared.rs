@@ -115,9 +115,9 @@ impl<C: Cookie> Sq<C> {
         self.ring_any_prepared(prepared, cookie)
     }
 
-    /// Posts a template with these bytes in its payload. The code is shortest if the bytes are aligned
-    /// to 8 in the WQE, as with an `AT` of 4, 12, 20 or 28. An `AT` above 36 does not compile, since
-    /// those bytes are not in the first block.
+    /// Posts a template with these bytes in its payload. The code is shortest if the bytes are
+    /// aligned to 8 in the WQE, as with an `AT` of 4, 12, 20 or 28. An `AT` above 36 does not
+    /// compile, since those bytes are not in the first block.
     ///
     /// # Errors
     ///

@@ -230,8 +230,8 @@ impl Rq {
     /// SRQ.
     ///
     /// Unless the QP was made without scatter to CQE
-    /// ([`create_qp_without_scatter`](crate::dv::create_qp_without_scatter)), small messages complete
-    /// as [`Completion::RecvScattered`](crate::Completion::RecvScattered).
+    /// ([`create_qp_without_scatter`](crate::dv::create_qp_without_scatter)), small messages
+    /// complete as [`Completion::RecvScattered`](crate::Completion::RecvScattered).
     ///
     /// # Errors
     ///
@@ -252,8 +252,8 @@ impl Rq {
     }
 
     /// As [`from_verbs`](Self::from_verbs), for the number of receives that the creation of the QP
-    /// gave (`ibv_qp_init_attr.cap.max_recv_wr` after `ibv_create_qp(3)`). `from_verbs` has to query
-    /// it, which the kernel forwards to the device.
+    /// gave (`ibv_qp_init_attr.cap.max_recv_wr` after `ibv_create_qp(3)`). `from_verbs` has to
+    /// query it, which the kernel forwards to the device.
     ///
     /// # Errors
     ///
