@@ -19,7 +19,7 @@ mod port;
 
 pub(crate) use ep::{Calls, Posted, Received, ReceivedAs};
 pub(crate) use evd::EvdCounts;
-pub use ia::IaCounts;
+pub(crate) use ia::IaCounts;
 pub use names::{EpCounter, EvdCounter, IaCounter};
 pub use port::PortCounters;
 

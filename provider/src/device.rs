@@ -75,8 +75,7 @@ pub struct Device {
     /// A protection domain for the next PZ, unless there is none: the first, or that of a freed PZ.
     /// The device takes longer to create and to free a domain than the rest of these calls takes.
     spare_pd: Mutex<{ rank::TABLE }, Option<Pd>>,
-    /// The counters of the IA.
-    pub counts: IaCounts,
+    pub(crate) counts: IaCounts,
     /// The device has had an EP for datagrams.
     pub(crate) sends_datagrams: AtomicBool,
     async_sink: Mutex<{ rank::TABLE }, Option<Arc<dyn AsyncSink>>>,

@@ -107,7 +107,6 @@ pub use ud::GRH_LEN;
 #[doc(hidden)]
 pub mod inside {
     pub use crate::cno::{CnoInner, Upcall};
-    pub use crate::counters::IaCounts;
     pub use crate::cr::CrInner;
     pub use crate::datapath::verbs::{Refused, Staged};
     pub use crate::datapath::{DataPath, WrInfo};

@@ -3,7 +3,6 @@
 use provider::inside::Uncancelled;
 use provider::{Error, PostError, Refused, ReturnType, Subtype, WaitError};
 use std::any::Any;
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A `DAT_RETURN` other than success.
@@ -46,23 +45,9 @@ impl Code {
     }
 }
 
-thread_local! {
-    static REHEARSES: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs the rehearsal. Errors of the entry points that it calls are debug messages in the log, since
-/// no call of the program has failed.
-pub(super) fn rehearsing<R>(run: impl FnOnce() -> R) -> R {
-    REHEARSES.set(true);
-    let given = run();
-    REHEARSES.set(false);
-    given
-}
-
 impl From<Error> for Code {
     fn from(error: Error) -> Self {
         match error.return_type() {
-            _ if REHEARSES.get() => tracing::debug!("{error}"),
             ReturnType::QueueEmpty | ReturnType::TimeoutExpired => {}
             // A full queue is an ordinary answer.
             ReturnType::InsufficientResources if error.subtype() == Subtype::ResourceCredits => {

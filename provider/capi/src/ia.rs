@@ -8,7 +8,6 @@ use super::handle::Handle;
 use super::held::check_ia;
 use super::objects::{EvdObject, IaObject, NamedAttrs};
 use super::raw::{In, Out};
-use super::rehearsal;
 use super::sockaddr::SockAddr;
 use provider::{CloseFlags, Ia, IaSettings, ReturnType, Subtype};
 use std::ffi::c_char;
@@ -102,7 +101,6 @@ pub(super) fn open(name: &str, async_qlen: i32, events: AsyncEvents) -> Result<H
         evd.set_context(evd_handle.0 as u64);
         handle.get_mut::<IaObject>()?.async_evd = evd_handle;
     }
-    rehearsal::rehearse_once(handle);
     Ok(handle)
 }
 

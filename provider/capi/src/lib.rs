@@ -29,7 +29,6 @@
 mod abi;
 mod cno;
 mod code;
-mod code_pages;
 mod context;
 mod convert;
 mod counters;
@@ -49,7 +48,6 @@ mod lmr;
 mod objects;
 mod post;
 mod raw;
-mod rehearsal;
 mod rmr;
 mod service;
 mod sockaddr;

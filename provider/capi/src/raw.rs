@@ -1,10 +1,9 @@
 //! Values that C passes: pointers to read from, pointers to write to, segment lists, addresses,
 //! variable arguments.
 //!
-//! Only C creates values of [`In`], [`Out`] and [`VaList`], as arguments of the entry points, and
-//! the rehearsal, which calls some of them. All `unsafe` of the entry points is here. A consumer of
-//! DAT promises that a pointer is NULL or points to memory of the type that dat.h and udat.h give,
-//! for the time of the call.
+//! Only C creates values of [`In`], [`Out`] and [`VaList`], as arguments of the entry points. All
+//! `unsafe` of the entry points is here. A consumer of DAT promises that a pointer is NULL or points
+//! to memory of the type that dat.h and udat.h give, for the time of the call.
 
 #![expect(unsafe_code, reason = "pointers that C programs pass")]
 
@@ -272,17 +271,6 @@ impl Out<super::abi::Event> {
 }
 
 impl<T: Copy> Out<T> {
-    pub(super) fn null() -> Self {
-        Self(std::ptr::null_mut())
-    }
-
-    /// Calls an entry point with a pointer to a variable that holds `value`. Returns what the call
-    /// returned and what the variable holds then. The entry point keeps no copy of the pointer.
-    pub(super) fn taken<R>(mut value: T, call: impl FnOnce(Self) -> R) -> (R, T) {
-        let given = call(Self(&raw mut value));
-        (given, value)
-    }
-
     /// The present value, for a parameter that is read and written.
     pub(super) fn get(self) -> Option<T> {
         In(self.0.cast_const()).get()

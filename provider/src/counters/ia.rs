@@ -6,9 +6,8 @@ use super::{Base, Counter, Counters, IaCounter};
 use crate::sync::{Mutex, rank};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The counters of an IA.
 #[derive(Debug)]
-pub struct IaCounts {
+pub(crate) struct IaCounts {
     counts: Box<[AtomicU64]>,
     read: Mutex<{ rank::TABLE }, Read>,
 }
@@ -29,7 +28,7 @@ impl IaCounts {
     }
 
     /// Sets the counters to 0. Call before any thread reads them.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.counts.iter().for_each(|count| count.store(0, Relaxed));
     }
 
