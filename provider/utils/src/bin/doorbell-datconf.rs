@@ -1,5 +1,6 @@
 //! Prints entries for dat.conf: one IA for each RDMA device of this machine.
 
+#[path = "../output.rs"]
 mod output;
 
 use self::output::{complain, parse, print};

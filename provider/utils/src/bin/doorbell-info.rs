@@ -1,5 +1,6 @@
 //! Prints the attributes and limits of this machine's RDMA devices as IAs.
 
+#[path = "../output.rs"]
 mod output;
 
 use self::output::{complain, parse, print};
