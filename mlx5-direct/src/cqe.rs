@@ -137,53 +137,6 @@ impl RawCqe {
         let ts = self.timestamp.get().to_be_bytes();
         (ts[7], ts[6])
     }
-
-    /// Builds an entry, as a device would write it, from its 64 bytes.
-    pub fn from_bytes(bytes: &[u8; 64]) -> Self {
-        let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let mut head = [0; 17];
-        head.copy_from_slice(&bytes[..17]);
-        Self {
-            head,
-            ml_path: bytes[17],
-            reserved: [bytes[18], bytes[19], bytes[20], bytes[21]],
-            slid: Be16::new(u16::from_be_bytes([bytes[22], bytes[23]])),
-            flags_rqpn: Be32::new(word(24)),
-            tail: [bytes[28], bytes[29]],
-            vlan_info: Be16::new(u16::from_be_bytes([bytes[30], bytes[31]])),
-            srqn_uidx: Be32::new(word(32)),
-            imm_inval_pkey: Be32::new(word(36)),
-            app: [bytes[40], bytes[41], bytes[42], bytes[43]],
-            byte_cnt: Be32::new(word(44)),
-            timestamp: Be64::new(u64::from(word(48)) << 32 | u64::from(word(52))),
-            sop_drop_qpn: Be32::new(word(56)),
-            wqe_counter: Be16::new(u16::from_be_bytes([bytes[60], bytes[61]])),
-            signature: bytes[62],
-            op_own: bytes[63],
-        }
-    }
-
-    /// The 64 bytes of the entry, as the device wrote them.
-    pub fn to_bytes(&self) -> [u8; 64] {
-        let mut bytes = [0; 64];
-        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-        put(0, &self.head);
-        put(17, &[self.ml_path]);
-        put(18, &self.reserved);
-        put(22, &self.slid.get().to_be_bytes());
-        put(24, &self.flags_rqpn.get().to_be_bytes());
-        put(28, &self.tail);
-        put(30, &self.vlan_info.get().to_be_bytes());
-        put(32, &self.srqn_uidx.get().to_be_bytes());
-        put(36, &self.imm_inval_pkey.get().to_be_bytes());
-        put(40, &self.app);
-        put(44, &self.byte_cnt.get().to_be_bytes());
-        put(48, &self.timestamp.get().to_be_bytes());
-        put(56, &self.sop_drop_qpn.get().to_be_bytes());
-        put(60, &self.wqe_counter.get().to_be_bytes());
-        put(62, &[self.signature, self.op_own]);
-        bytes
-    }
 }
 
 /// What an entry says about the message of a receive, beyond [`RecvCqe`]. Connected QPs rarely need

@@ -1,8 +1,8 @@
 //! Posting on one thread, polling on another.
 //!
 //! [`Srq::split`] leaves posting with the [`SrqPoster`] and gives the polling thread a
-//! [`SlotReturner`]. Completed slots go back through a lock-free ring with one producer and one
-//! consumer. The ring has room for every slot, so returning a slot never waits. If a faulty device
+//! [`SlotReturner`]. Completed slots go back through a lock-free queue with one producer and one
+//! consumer. The queue has room for every slot, so returning a slot never waits. If a faulty device
 //! completes a slot twice, the poster notices when it takes the slot back.
 
 use std::{
@@ -21,7 +21,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::{queue_mem::Cookies, srq::Srq, table::table, wqe::WqeIndex};
 
-/// The ring between the two threads. The poller writes `returned`, the poster writes `taken`.
+/// The queue between the two threads. The poller writes `returned`, the poster writes `taken`.
 #[derive(Debug)]
 struct Shared {
     slots: Box<[AtomicU16]>,
@@ -35,7 +35,7 @@ pub enum ReturnError {
     /// The slot is not in the SRQ's ring.
     #[error("slot {} is outside the ring", .0.0)]
     OutsideRing(WqeIndex),
-    /// More slots are in the ring between the threads than the SRQ has: a slot was completed twice.
+    /// More slots are in the queue between the threads than the SRQ has: a slot was completed twice.
     #[error("more slots returned than the ring has: slot {} was completed twice", .0.0)]
     TooMany(WqeIndex),
 }
@@ -53,7 +53,7 @@ pub struct SrqPoster<M> {
 pub struct SlotReturner {
     cookies: Cookies,
     shared: Arc<Shared>,
-    /// The poller's own copy of `returned`, and the position up to which the ring is known to be
+    /// The poller's own copy of `returned`, and the position up to which the queue is known to be
     /// free.
     next: u32,
     room_until: u32,
@@ -64,7 +64,7 @@ impl<M> Srq<M> {
     ///
     /// # Errors
     ///
-    /// There is no memory for the ring between the threads, two bytes per slot. The SRQ is dropped
+    /// There is no memory for the queue between the threads, two bytes per slot. The SRQ is dropped
     /// then.
     pub fn split(self) -> Result<(SrqPoster<M>, SlotReturner), TryReserveError> {
         let cookies = self.cookies().clone();

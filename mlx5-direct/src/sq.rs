@@ -33,7 +33,6 @@
 //! [`Sq::reset`].
 
 use std::collections::TryReserveError;
-use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
 use crate::{
     dbrec::CounterDbRec,
@@ -42,8 +41,8 @@ use crate::{
     queue_mem::{Cookie, Record, SqCaps, SqLayout, SqMem, Transport},
     uar::{BLUEFLAME_BYTES, SendRegister},
     wqe::{
-        DataSeg, SEGMENT_BYTES,
-        send::{BLOCK_BYTES, BLOCK_UNITS, INLINE_HEADER_BYTES, MAX_UNITS, flag, flags_word, opcode},
+        SEGMENT_BYTES,
+        send::{BLOCK_BYTES, BLOCK_UNITS, INLINE_HEADER_BYTES, MAX_UNITS, flag, flags_word},
     },
     wr::{Data, Wr},
 };
@@ -52,11 +51,13 @@ pub use crate::uar::{HeldRegisters, hold_registers};
 
 mod batch;
 mod chain;
+mod complete;
 mod list;
 mod prepared;
 mod staged;
 
 pub use chain::Chain;
+pub use complete::{NotPosted, Released};
 pub use list::{WrError, WrListError};
 pub use prepared::{Field, PayloadError, Prepared, Template};
 pub use staged::Staged;
@@ -83,22 +84,6 @@ pub struct SendBatchError {
     pub posted: u32,
     /// Why the next request was not posted.
     pub error: SendError,
-}
-
-/// No posted request that is still outstanding starts at this block. Only a faulty device causes
-/// this error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no request is outstanding at block {0}")]
-pub struct NotPosted(pub u16);
-
-/// The requests that a completion released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Released<C = u64> {
-    /// The cookie of the request that completed.
-    pub cookie: C,
-    /// The number of requests released: the completed request, and those before it that had no
-    /// completion of their own.
-    pub requests: u32,
 }
 
 /// A send queue that is posted to without libmlx5.
@@ -211,7 +196,7 @@ impl<C: Cookie> Sq<C> {
     /// [`SendError`]; nothing was written.
     #[inline(always)]
     pub fn post<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
-        if self.ring_one_block(&wr, cookie) { Ok(()) } else { self.ring_any(wr, cookie) }
+        if self.post_in_span(&wr, cookie) { Ok(()) } else { self.ring_any(wr, cookie) }
     }
 
     /// Posts a request of up to four units (one block) if blocks are left in the span that
@@ -219,18 +204,6 @@ impl<C: Cookie> Sq<C> {
     /// fence. Otherwise returns false and posts nothing. Straight-line code without a call.
     #[inline(always)]
     pub fn post_in_span<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
-        self.ring_one_block(wr, cookie)
-    }
-
-    /// Finds the span of free blocks for [`post_in_span`](Self::post_in_span).
-    #[inline(never)]
-    pub fn find_span(&mut self) {
-        self.aim();
-    }
-
-    /// Posts a request of one block, if this needs no other check. Otherwise changes nothing.
-    #[inline(always)]
-    fn ring_one_block<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
         let units = wr.units();
         if !(2..=BLOCK_UNITS).contains(&units) || wr.is_fenced() || wr.changes_key() {
             return false;
@@ -249,6 +222,12 @@ impl<C: Cookie> Sq<C> {
             place.ring_written(ctrl, dbrec, register);
         }
         true
+    }
+
+    /// Finds the span of free blocks for [`post_in_span`](Self::post_in_span).
+    #[inline(never)]
+    pub fn find_span(&mut self) {
+        self.aim();
     }
 
     /// Counts the requests that may be posted without any other check, and finds the place of the
@@ -303,7 +282,7 @@ impl<C: Cookie> Sq<C> {
     #[inline(never)]
     fn ring_any<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
         self.aim();
-        if self.ring_one_block(&wr, cookie) {
+        if self.post_in_span(&wr, cookie) {
             return Ok(());
         }
         let first = self.at();
@@ -396,97 +375,6 @@ impl<C: Cookie> Sq<C> {
         } else {
             self.register.doorbell(self.wqes.first_word(first));
         }
-    }
-
-    /// Releases the request with this completion, and all requests before it; returns its cookie.
-    /// `wqe_counter` is the field of [`SendCqe`](crate::SendCqe) or, for a failed request, of
-    /// [`ErrorCqe`](crate::ErrorCqe).
-    ///
-    /// # Errors
-    ///
-    /// [`NotPosted`]; nothing changes.
-    #[inline(always)]
-    pub fn complete(&mut self, wqe_counter: u16) -> Result<Released<C>, NotPosted> {
-        let request = *self.wqes.record(wqe_counter.into());
-        // No request was recorded with a position beyond the queue's, and those that were taken
-        // back are not recorded any more, so what is behind the last released request is
-        // outstanding.
-        if request.after <= self.done {
-            return Err(NotPosted(wqe_counter));
-        }
-        let requests = (request.after.wrapping_sub(self.done) >> REQUEST_SHIFT) as u32;
-        self.done = request.after;
-        Ok(Released { cookie: request.cookie, requests })
-    }
-
-    /// As [`complete`](Self::complete), if the request is the oldest, and `accept` makes something
-    /// of its cookie. Otherwise returns `None`, and nothing changes.
-    #[inline(always)]
-    pub fn complete_oldest<R>(
-        &mut self,
-        wqe_counter: u16,
-        accept: impl FnOnce(&C) -> Option<R>,
-    ) -> Option<R> {
-        let request = self.wqes.record(wqe_counter.into());
-        // One comparison: the request is outstanding, and no other before it. See `complete`.
-        if request.after.wrapping_sub(self.done) >> REQUEST_SHIFT != 1 {
-            return None;
-        }
-        let accepted = accept(&request.cookie)?;
-        // `after` is read again, and takes no register meanwhile.
-        compiler_fence(SeqCst);
-        self.done = request.after;
-        Some(accepted)
-    }
-
-    /// Releases the oldest request without a completion, for a device that has stopped. Returns its
-    /// cookie; `None` if nothing is posted.
-    pub fn release_oldest(&mut self) -> Option<C> {
-        let (first, _) = self.outstanding().next()?;
-        self.complete(first).ok().map(|released| released.cookie)
-    }
-
-    /// Requests that are posted and not released, oldest first: the number of the first block, and
-    /// the cookie.
-    pub fn outstanding(&self) -> impl Iterator<Item = (u16, C)> + '_ {
-        self.cookies(self.done).take(self.posted() as usize)
-    }
-
-    /// The data segments of a posted read or atomic, in order. The result of a
-    /// [`ScatteredSend`](crate::ScatteredSend) belongs in them. Read them before the blocks of
-    /// the request are posted again. Empty for other requests.
-    pub fn segments(&self, wqe_counter: u16) -> impl Iterator<Item = DataSeg> + '_ {
-        let block = u32::from(wqe_counter);
-        let unit = move |n: usize| self.wqes.unit(block, n);
-        let ctrl = u64::from_be(unit(0)[0]);
-        let head = match (ctrl >> 32) as u8 {
-            opcode::RDMA_READ => 2,
-            opcode::ATOMIC_CS | opcode::ATOMIC_FA | opcode::ATOMIC_MASKED_FA => 3,
-            opcode::ATOMIC_MASKED_CS if ctrl >> 56 & 1 == 0 => 3,
-            opcode::ATOMIC_MASKED_CS => 4,
-            _ => MAX_UNITS,
-        };
-        let head = head + usize::from(self.transport == Transport::Xrc);
-        (head..ctrl as usize & MAX_UNITS).map(move |n| DataSeg::from_words(unit(n)))
-    }
-
-    /// Whether a posted key change binds a memory window; false for an invalidation. The completion
-    /// of either is a [`SendOp::Umr`](crate::SendOp::Umr).
-    pub fn is_bind(&self, wqe_counter: u16) -> bool {
-        let block = u32::from(wqe_counter);
-        let units = u64::from_be(self.wqes.unit(block, 0)[0]) as usize & MAX_UNITS;
-        let flags = u64::from_be(self.wqes.unit(block, 1)[0]) >> 56;
-        let key = u64::from_be(self.wqes.unit(block, 4)[0]) as u8;
-        crate::wr::is_bind(units, flags as u8, key)
-    }
-
-    fn cookies(&self, from: u64) -> impl Iterator<Item = (u16, C)> + '_ {
-        let mut at = from;
-        core::iter::repeat_with(move || {
-            let (first, request) = (block(at), self.wqes.record(block(at)));
-            at = request.after;
-            (first as u16, request.cookie)
-        })
     }
 
     /// Position of the next request.

@@ -1,6 +1,12 @@
 //! The CQ's entries: the device writes them, software reads them after the ownership test.
 
-use core::{cell::Cell, marker::PhantomData, mem::offset_of, ops::Deref, ptr::NonNull};
+use core::{
+    cell::Cell,
+    marker::PhantomData,
+    mem::{offset_of, transmute},
+    ops::Deref,
+    ptr::NonNull,
+};
 
 use volatile::{VolatilePtr, access::ReadOnly};
 
@@ -314,6 +320,20 @@ impl Deref for CqeRef<'_> {
         // a value of the struct. The device does not write them while the entry belongs to
         // software.
         unsafe { &*self.fields.cast::<RawCqe>() }
+    }
+}
+
+impl RawCqe {
+    /// Builds an entry, as a device would write it, from its 64 bytes.
+    pub fn from_bytes(bytes: &[u8; 64]) -> Self {
+        // SAFETY: both types have 64 bytes. The fields are integers, without padding.
+        unsafe { transmute::<[u8; 64], Self>(*bytes) }
+    }
+
+    /// The 64 bytes of the entry, as the device wrote them.
+    pub fn to_bytes(&self) -> [u8; 64] {
+        // SAFETY: as above.
+        unsafe { transmute::<Self, [u8; 64]>(*self) }
     }
 }
 

@@ -166,7 +166,7 @@ impl<C: Cookie> SqMem<C> {
     #[inline]
     pub(crate) fn aim(&mut self, most: u32) {
         let number = usize::from(self.at as u16);
-        let (first, len) = self.span_at(number as u32, most);
+        let (first, len) = self.run_at(number as u32, most);
         // Where block 0 and record 0 would be if running numbers were indices. Both places may be
         // outside the allocations, so the arithmetic wraps. A number from `at` to `limit` leads
         // inside again.
@@ -228,15 +228,15 @@ impl<C: Cookie> SqMem<C> {
     /// The index of the block with this number, and how many blocks follow each other from there
     /// on, not beyond the end of the ring and at most `most`.
     #[inline(always)]
-    fn span_at(&self, number: u32, most: u32) -> (usize, usize) {
+    fn run_at(&self, number: u32, most: u32) -> (usize, usize) {
         let first = (number & self.mask) as usize;
         (first, (self.table.len() - first).min(most as usize))
     }
 
     /// Neighbouring blocks from the position on, not beyond the end of the ring and at most `most`.
     #[inline(always)]
-    pub(crate) fn span(&mut self, most: u32) -> BlocksMut<'_, C> {
-        let (first, len) = self.span_at(u32::from(self.at as u16), most);
+    pub(crate) fn run(&mut self, most: u32) -> BlocksMut<'_, C> {
+        let (first, len) = self.run_at(u32::from(self.at as u16), most);
         // SAFETY: first + len is at most the number of blocks, and of entries of the table.
         let (blocks, records) = unsafe {
             let end = first + len;

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Why no more requests of one block were written.
-enum Span<D, C> {
+enum Run<D, C> {
     /// There are no more requests.
     Done,
     /// There is no further block next to the last one.
@@ -44,10 +44,10 @@ impl<C: Cookie> Sq<C> {
         let error = loop {
             // At the end of the ring, after 256 blocks, in a full queue or before a fence: post one
             // request the general way.
-            let next = match self.write_span(&mut wrs, &mut last) {
-                Span::Done => None,
-                Span::Full => wrs.next(),
-                Span::Other(wr, cookie) => Some((wr, cookie)),
+            let next = match self.write_run(&mut wrs, &mut last) {
+                Run::Done => None,
+                Run::Full => wrs.next(),
+                Run::Other(wr, cookie) => Some((wr, cookie)),
             };
             let Some((wr, cookie)) = next else { break None };
             let start = self.at();
@@ -75,24 +75,24 @@ impl<C: Cookie> Sq<C> {
     /// Writes one-block requests into neighbouring blocks, while there are such blocks and such
     /// requests. Sets `last` to the block of the last one.
     #[inline(always)]
-    fn write_span<D: Data>(
+    fn write_run<D: Data>(
         &mut self,
         wrs: &mut impl Iterator<Item = (Wr<D>, C)>,
         last: &mut u64,
-    ) -> Span<D, C> {
+    ) -> Run<D, C> {
         /// A block number at its place in the first word of a control segment, big-endian.
         const fn in_word(block: u32) -> u64 {
             ((block as u64) << 40).to_be()
         }
         /// A sum of big-endian numbers does not carry from the low byte to the high one, so the
-        /// numbers of a span have the same high byte.
+        /// numbers of a run have the same high byte.
         const SAME_HIGH_BYTE: u32 = 1 << 8;
         let (flags, qpn, qpn_word, first) = (self.base_flags, self.qpn(), self.qpn_word, self.at());
         let mut after = first;
         let mut other = None;
         let mut number = in_word(block(first));
         let most = SAME_HIGH_BYTE - block(first) % SAME_HIGH_BYTE;
-        let mut blocks = self.wqes.span((self.free() & self.open).min(most));
+        let mut blocks = self.wqes.run((self.free() & self.open).min(most));
         let room = blocks.left();
         while blocks.left() > 0 {
             let Some((wr, cookie)) = wrs.next() else { break };
@@ -116,9 +116,9 @@ impl<C: Cookie> Sq<C> {
             self.wqes.set_position(after);
         }
         match other {
-            Some((wr, cookie)) => Span::Other(wr, cookie),
-            None if left == 0 => Span::Full,
-            None => Span::Done,
+            Some((wr, cookie)) => Run::Other(wr, cookie),
+            None if left == 0 => Run::Full,
+            None => Run::Done,
         }
     }
 }
