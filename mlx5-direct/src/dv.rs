@@ -180,6 +180,7 @@ pub enum CqeVersion {
 
 /// The functions of libmlx5 that this crate calls.
 #[derive(Clone, Copy)]
+#[repr(C)]
 pub(crate) struct Lib {
     pub(crate) init_obj: unsafe extern "C" fn(*mut abi::DvObj, u64) -> c_int,
     is_supported: unsafe extern "C" fn(*mut ibv_device) -> bool,
@@ -188,7 +189,7 @@ pub(crate) struct Lib {
         unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex, *mut abi::DvQpInit) -> *mut ibv_qp,
 }
 
-/// A function that was found; null before.
+/// Those that were found, in the order of [`Lib`]; null before.
 static FOUND: [AtomicPtr<c_void>; 4] = [const { AtomicPtr::new(ptr::null_mut()) }; 4];
 
 /// Threads that come here at the same time each look the functions up, with the same result. No
@@ -198,28 +199,10 @@ fn lib() -> Result<Lib, DvError> {
     if FOUND[3].load(Acquire).is_null() {
         load()?;
     }
-    let [init_obj, is_supported, query_device, create_qp] = FOUND.each_ref().map(|found| found.load(Relaxed));
-    // SAFETY: functions with the signatures of mlx5dv.h: `load` has stored all before the last one.
-    unsafe {
-        Ok(Lib {
-            init_obj: transmute::<*mut c_void, unsafe extern "C" fn(*mut abi::DvObj, u64) -> c_int>(init_obj),
-            is_supported: transmute::<*mut c_void, unsafe extern "C" fn(*mut ibv_device) -> bool>(
-                is_supported,
-            ),
-            query_device: transmute::<
-                *mut c_void,
-                unsafe extern "C" fn(*mut ibv_context, *mut abi::DvContext) -> c_int,
-            >(query_device),
-            create_qp: transmute::<
-                *mut c_void,
-                unsafe extern "C" fn(
-                    *mut ibv_context,
-                    *mut ibv_qp_init_attr_ex,
-                    *mut abi::DvQpInit,
-                ) -> *mut ibv_qp,
-            >(create_qp),
-        })
-    }
+    let found = FOUND.each_ref().map(|found| found.load(Relaxed));
+    // SAFETY: functions with the signatures of mlx5dv.h, in the order of the fields: `load` has
+    // stored all before the last one.
+    Ok(unsafe { transmute::<[*mut c_void; 4], Lib>(found) })
 }
 
 fn load() -> Result<(), DvError> {
