@@ -30,6 +30,11 @@ pub(crate) fn spans(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
+/// The folders of source files whose tables of layers are on this page.
+pub(crate) fn folders(page: &str) -> Vec<&str> {
+    page.lines().filter_map(|line| line.strip_prefix("| layer of `")?.split('`').next()).collect()
+}
+
 /// The layers of the crate whose sources are in `folder`, from top to bottom.
 pub(crate) fn layers(page: &str, folder: &str) -> Vec<Layer> {
     rows(page, &format!("layer of `{folder}`"))
