@@ -2,7 +2,7 @@
 //!
 //! This module answers calls for device nodes under `/dev/infiniband`. Some programs name paths of
 //! the device under `/sys` without a look at SYSFS_PATH. Such paths are redirected into the tree of
-//! [`super::sysfs`]. Every other path goes to the real function unchanged, after a check of its
+//! `sysfs.rs`. Every other path goes to the real function unchanged, after a check of its
 //! first bytes.
 #![expect(unsafe_code, reason = "C entry points with raw pointers")]
 

@@ -75,7 +75,7 @@ impl Engine {
             port: 1,
             mtu: PATH_MTU,
             rate: PATH_RATE,
-            gid_index: gid_index,
+            gid_index,
         };
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seed =
