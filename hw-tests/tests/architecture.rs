@@ -1,8 +1,8 @@
 //! ARCHITECTURE.md and README.md name files and functions: each has to exist.
 //!
-//! In code spans, `FOLDER/FILE` is a path from the repository's root or from provider/src, capi/FILE
-//! one from provider/capi/src, and `FILE::NAME` or `FILE::TYPE::FIELD` is a name that this file defines. The table of locks has
-//! the levels and the names of provider/src/sync.rs.
+//! In code spans, `FOLDER/FILE` is a path from the repository's root or from provider/src,
+//! `capi/FILE` one from provider/capi/src, and `FILE::NAME` or `FILE::TYPE::FIELD` is a name that
+//! this file defines. The table of locks has the levels and the names of provider/src/sync.rs.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -102,8 +102,8 @@ pub use types::{
 
 pub use ud::GRH_LEN;
 
-/// What the C library in `provider/capi` uses of this crate's inside. Not part of the API: any version
-/// may change it, and safe programs that use it can make a device access their memory.
+/// What the C library in `provider/capi` uses of this crate's inside. Not part of the API: any
+/// version may change it, and safe programs that use it can make a device access their memory.
 #[doc(hidden)]
 pub mod inside {
     pub use crate::cno::{CnoInner, Upcall};

@@ -32,8 +32,8 @@ pub(super) fn entry(name: &str) -> Option<DatConfEntry> {
     entries().get(name).cloned()
 }
 
-/// Adds an entry with the functions of each data path (direct, by verbs, by verbs with system calls),
-/// or changes the parameters of the entry with this name.
+/// Adds an entry with the functions of each data path (direct, by verbs, by verbs with system
+/// calls), or changes the parameters of the entry with this name.
 pub(super) fn add(name: &str, parameters: String, functions: [fn() -> Functions; 3]) -> DatConfEntry {
     let mut entries = entries();
     let entry = entries.entry(name.to_owned()).or_insert_with(|| {

@@ -8,9 +8,9 @@
 //! freed. A handle from C is first looked up among the slots and never dereferenced before that, so
 //! any number that C passes is safe.
 //!
-//! After a fork all handles of the parent are stale in the child (`fork.rs` of the crate doorbell). If no fork
-//! handler has run, a free or close in the child only forgets the object, because the resources of
-//! the kernel and the device belong to the parent.
+//! After a fork all handles of the parent are stale in the child (`fork.rs` of the crate doorbell).
+//! If no fork handler has run, a free or close in the child only forgets the object, because the
+//! resources of the kernel and the device belong to the parent.
 //!
 //! A call that uses an object read-locks its slot, so different threads can use one object at once.
 //! A call that changes or takes away an object write-locks the slot. No call waits for other

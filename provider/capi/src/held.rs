@@ -1,5 +1,5 @@
-//! The locks of handles, and which of them this thread holds. An agent runs inside a call of its own
-//! thread. Its calls must not wait for a lock that the outer call holds.
+//! The locks of handles, and which of them this thread holds. An agent runs inside a call of its
+//! own thread. Its calls must not wait for a lock that the outer call holds.
 
 use super::code::Code;
 use provider::inside::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, rank};

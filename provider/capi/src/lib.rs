@@ -106,8 +106,8 @@ extern "C" fn dat_provider_fini(info: In<ProviderInfo>) {
     });
 }
 
-/// Registers the fork handlers, and starts the log, which then also has the panics of the library. The standard library would write
-/// them to standard error under a lock.
+/// Registers the fork handlers, and starts the log, which then also has the panics of the library.
+/// The standard library would write them to standard error under a lock.
 fn begin() {
     static BEGUN: AtomicBool = AtomicBool::new(false);
     // No `Once`: a child would wait for a thread of the parent that was in it.

@@ -2,8 +2,8 @@
 //! variable arguments.
 //!
 //! Only C creates values of [`In`], [`Out`] and [`VaList`], as arguments of the entry points. All
-//! `unsafe` of the entry points is here. A consumer of DAT promises that a pointer is NULL or points
-//! to memory of the type that dat.h and udat.h give, for the time of the call.
+//! `unsafe` of the entry points is here. A consumer of DAT promises that a pointer is NULL or
+//! points to memory of the type that dat.h and udat.h give, for the time of the call.
 
 #![expect(unsafe_code, reason = "pointers that C programs pass")]
 
@@ -236,9 +236,9 @@ impl<T> Out<T> {
 
 impl Out<super::abi::Event> {
     /// Writes the fields of a DTO's event, without a copy of the event. `data` returns each of the
-    /// four words when it is written, so that few values are in registers at a time. A program reads
-    /// no other bytes of the event: those of larger events, and those of the extension, stay as they
-    /// are.
+    /// four words when it is written, so that few values are in registers at a time. A program
+    /// reads no other bytes of the event: those of larger events, and those of the extension, stay
+    /// as they are.
     #[inline(always)]
     pub(super) fn set_dto(self, number: u32, evd: usize, data: impl Fn(usize) -> u64) {
         let to = self.0;
@@ -376,8 +376,8 @@ pub(super) fn call_agent(agent: super::abi::Agent, evd: usize) {
     }
 }
 
-/// A call of an agent that pthread_exit(3) ends, or a cancellation. Both unwind the stack, which must
-/// not reach functions of Rust.
+/// A call of an agent that pthread_exit(3) ends, or a cancellation. Both unwind the stack, which
+/// must not reach functions of Rust.
 ///
 /// libc stops unwinding where a function has registered a buffer of setjmp, and jumps there. C
 /// programs do so by `pthread_cleanup_push`. A function of Rust cannot call setjmp.
