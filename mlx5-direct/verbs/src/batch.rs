@@ -76,8 +76,8 @@ impl Batch {
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "one thread at a time, and one reference, by contract")]
     pub(crate) unsafe fn staged(&self) -> &mut Staged {
-        // SAFETY: this thread holds the lock since `begin`, by contract; so does nobody else; a QP
-        // with extended operations has requests here.
+        // SAFETY: this thread holds the lock since `begin`, by contract, so no other thread is here; a
+        // QP with extended operations has requests.
         unsafe { (*self.open.get()).staged.as_mut().unwrap_unchecked() }
     }
 
