@@ -1,8 +1,8 @@
 //! Complaints: actions of the program under test that violate a rule of real hardware.
 //!
-//! Complaints are collected per process. A test reads them with [`take`]. A preloaded program
-//! prints each complaint to stderr when it occurs. With `MLX5_EMU_STRICT=1` a preloaded program
-//! that caused a complaint exits with status 86.
+//! Complaints are collected per process. A test reads them with [`take_complaints`]. A preloaded
+//! program prints each complaint to stderr when it occurs. With `MLX5_EMU_STRICT=1` a preloaded
+//! program that caused a complaint exits with status 86.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
