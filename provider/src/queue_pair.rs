@@ -294,6 +294,7 @@ impl QueuePair {
     }
 
     /// The consumer's context of the EP.
+    #[inline(always)]
     pub fn context(&self) -> u64 {
         self.context.load(Ordering::Relaxed)
     }
