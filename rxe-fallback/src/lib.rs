@@ -74,8 +74,8 @@ pub use mr::{Access, Mr};
 pub use mw::{BindMw, Mw, MwKind};
 pub use pd::Pd;
 pub use qp::{
-    AttrMask, Qp, QpAttr, QpCaps, QpInit, QpKind, QpState, RtrAttr, RtsAttr, SendFlags, SendOp, SendWr,
-    UdDest,
+    AttrMask, Qp, QpAttr, QpCaps, QpInit, QpKind, QpState, RtrAttr, RtsAttr, SendFlags, SendList, SendOp,
+    SendWr, UdDest,
 };
 pub use srq::{MOST_STAGED, Srq, SrqAttr, SrqInit, StagedRecv};
 pub use ud::{GRH_LEN, UdRecvBuffer, UdRecvWr};

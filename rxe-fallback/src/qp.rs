@@ -21,7 +21,7 @@ mod send;
 mod states;
 
 pub use attr::{AttrMask, QpAttr, QpState, RtrAttr, RtsAttr};
-pub use send::{SendFlags, SendOp, SendWr, UdDest};
+pub use send::{SendFlags, SendList, SendOp, SendWr, UdDest};
 
 /// The attributes that a QP is created with.
 #[derive(Debug, Clone, Copy)]

@@ -313,7 +313,7 @@ impl Srq {
 }
 
 /// The most segments of a [`StagedRecv`].
-pub const MOST_STAGED: usize = 4;
+pub const MOST_STAGED: usize = 32;
 
 /// A receive for an SRQ, in memory that is used for one post after the other. The caller writes the
 /// segments, and a post writes only what differs from the post before.

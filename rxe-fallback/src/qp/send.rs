@@ -135,6 +135,112 @@ impl<'a> SendWr<'a> {
 /// Sends posted by one call of `ibv_post_send`; longer lists take several calls.
 const CHUNK: usize = 32;
 
+/// The most sends of a [`SendList`].
+const MOST_LISTED: usize = CHUNK;
+/// The most segments of all sends of a [`SendList`] together.
+const MOST_LISTED_SEGMENTS: usize = 4 * CHUNK;
+
+/// Sends that are added one by one and posted with one call. Has a copy of their segments.
+pub struct SendList<'a> {
+    qp: &'a Qp,
+    sends: [MaybeUninit<sys::ibv_send_wr>; MOST_LISTED],
+    segments: [MaybeUninit<Sge>; MOST_LISTED_SEGMENTS],
+    len: usize,
+    used: usize,
+}
+
+impl<'a> SendList<'a> {
+    /// No sends, for this QP.
+    #[must_use]
+    #[inline(always)]
+    pub fn new(qp: &'a Qp) -> Self {
+        Self {
+            qp,
+            sends: [const { MaybeUninit::uninit() }; MOST_LISTED],
+            segments: [const { MaybeUninit::uninit() }; MOST_LISTED_SEGMENTS],
+            len: 0,
+            used: 0,
+        }
+    }
+
+    /// Adds a send without inline data.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`]; [`PostError::Full`] behind [`MOST_LISTED`] others;
+    /// [`PostError::TooManySegments`] for more than are left of [`MOST_LISTED_SEGMENTS`].
+    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if wr.inline.is_some() {
+            return Err(PostError::InlineMisplaced);
+        }
+        self.qp.check(wr)?;
+        let place = self.sends.get_mut(self.len).ok_or(PostError::Full)?;
+        let (given, max) = (wr.sges.len(), self.segments.len() - self.used);
+        let segments = self.segments.get_mut(self.used..self.used + given);
+        let segments = segments.ok_or(PostError::TooManySegments { given, max })?;
+        for (to, from) in segments.iter_mut().zip(wr.sges) {
+            to.write(*from);
+        }
+        place.write(to_sys(wr));
+        self.len += 1;
+        self.used += given;
+        Ok(())
+    }
+
+    /// The number of sends.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no send.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Posts all sends.
+    ///
+    /// # Errors
+    /// Where it stopped and why; the sends before that are posted.
+    ///
+    /// # References
+    /// ibv_post_send(3)
+    pub fn post(&mut self) -> Result<(), PostListError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let sends: *mut sys::ibv_send_wr = self.sends.as_mut_ptr().cast();
+        let mut segments: *mut sys::ibv_sge = self.segments.as_mut_ptr().cast();
+        for n in 0..self.len {
+            // SAFETY: `push` has written the first `len` sends, and the segments of each behind
+            // those of the sends before. `n + 1` is below `len` where it is used.
+            unsafe {
+                let send = &mut *sends.add(n);
+                send.next = if n + 1 < self.len { sends.add(n + 1) } else { ptr::null_mut() };
+                send.sg_list = segments;
+                segments = segments.add(send.num_sge as usize);
+            }
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the QP is alive; the chain and its segments live for the call, and the verb
+        // copies them. The segments' memory is reached through keys only.
+        match unsafe { sys::ibv_post_send(self.qp.raw(), sends, &mut bad) } {
+            0 => Ok(()),
+            errno => {
+                let size = size_of::<sys::ibv_send_wr>();
+                let index = index_in_chain(sends as usize, bad as usize, size, self.len);
+                Err(PostListError { index, reason: refused(errno) })
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for SendList<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendList").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
 impl Qp {
     /// Posts one send.
     ///
