@@ -5,7 +5,6 @@
 //! and with events. A modify may replace the [`EpInner`]; [`EpCell`] always refers to the present
 //! one.
 
-mod by_verbs;
 mod chain;
 mod checks;
 mod control;
@@ -25,7 +24,7 @@ pub(crate) use chain::PoolSend;
 pub use chain::{ChainError, ChainRequest};
 pub(crate) use control::Control;
 pub use modify::EpChange;
-pub use request::RequestKind;
+pub use request::{Operation, Read, RequestKind, Send, Write};
 pub(crate) use window::WindowRequest;
 
 use self::ud_state::UdState;
@@ -527,7 +526,7 @@ impl EpInner {
     }
 
     fn read_counts(&self, reset: &[EpCounter]) -> Counters<EpCounter> {
-        let posted = self.pair.posted();
+        let posted = self.pair.work_counts();
         self.control.lock().unwrap().calls.read(&posted, &self.pair.received, reset)
     }
 }

@@ -108,11 +108,10 @@ pub use ud::GRH_LEN;
 pub mod inside {
     pub use crate::cno::{CnoInner, Upcall};
     pub use crate::cr::CrInner;
-    pub use crate::datapath::verbs::{Refused, Staged};
-    pub use crate::datapath::{DataPath, WrInfo};
+    pub use crate::datapath::{DataPath, Direct, Fast, Path, Verbs, WrInfo};
     pub use crate::defaults::Defaults;
     pub use crate::device::Device;
-    pub use crate::ep::{EpInner, RequestKind};
+    pub use crate::ep::{EpInner, Operation, Read, RequestKind, Send, Write};
     pub use crate::error::code;
     pub use crate::evd::{EvdInner, NotTaken, Polled, Queue, Take};
     pub use crate::event_data::{Dequeued, Notice, Success};

@@ -69,9 +69,9 @@ impl Buffers {
     }
 
     /// Marks a free buffer as posted and returns the buffer and its cookie.
-    fn post(&mut self) -> Option<(u32, u64)> {
+    fn next_free(&mut self) -> Option<(u32, u64)> {
         while let Some(index) = self.free.pop() {
-            if let Some(cookie) = self.mark_posted(index) {
+            if let Some(cookie) = self.mark(index) {
                 return Some((index, cookie));
             }
         }
@@ -81,7 +81,7 @@ impl Buffers {
     /// Marks a buffer as posted. Returns `None` without a change if the generations of the buffer
     /// are used up: at least 2^32 of them, 2^54 in a pool of 1,024 buffers. Such a buffer is never
     /// posted again, so that a kept completion never matches a second time.
-    fn mark_posted(&mut self, index: u32) -> Option<u64> {
+    fn mark(&mut self, index: u32) -> Option<u64> {
         let (state, generation) = &mut self.states[index as usize];
         let next = generation.checked_add(1).filter(|next| next.leading_zeros() >= self.bits)?;
         (*state, *generation) = (BufferState::Posted, next);
@@ -90,7 +90,7 @@ impl Buffers {
     }
 
     /// Undoes a refused post.
-    fn unpost(&mut self, index: u32, to: BufferState) {
+    fn take_back(&mut self, index: u32, to: BufferState) {
         self.posted -= 1;
         self.states[index as usize].0 = to;
         if to == BufferState::Free {
@@ -290,12 +290,12 @@ mod tests {
             let mut buffers = Buffers::new(n).unwrap();
             let last = u64::MAX >> buffers.bits;
             buffers.states[0].1 = last - 1;
-            let (index, cookie) = buffers.post().unwrap();
+            let (index, cookie) = buffers.next_free().unwrap();
             assert_eq!((index, cookie >> buffers.bits), (0, last));
             assert_eq!(buffers.complete(cookie), Some(0));
             buffers.give_back(0);
             // The other buffers are unaffected.
-            let others: Vec<_> = std::iter::from_fn(|| buffers.post()).map(|(index, _)| index).collect();
+            let others: Vec<_> = std::iter::from_fn(|| buffers.next_free()).map(|(index, _)| index).collect();
             assert_eq!(others, (1..n).collect::<Vec<_>>());
             assert_eq!(buffers.complete(cookie), None);
         }
@@ -311,11 +311,11 @@ mod tests {
     #[test]
     fn an_old_cookie_gives_no_buffer_out() {
         let mut buffers = Buffers::new(1).unwrap();
-        let (index, first) = buffers.post().unwrap();
+        let (index, first) = buffers.next_free().unwrap();
         assert_eq!(buffers.complete(first), Some(index));
         assert_eq!(buffers.complete(first), None);
         buffers.give_back(index);
-        let (_, second) = buffers.post().unwrap();
+        let (_, second) = buffers.next_free().unwrap();
         assert_eq!(buffers.complete(first), None);
         assert_eq!(buffers.complete(second), Some(index));
     }
@@ -329,7 +329,7 @@ mod tests {
             let mut out = Vec::new();
             for (what, pick) in steps {
                 match what {
-                    0 => if let Some((index, cookie)) = buffers.post() {
+                    0 => if let Some((index, cookie)) = buffers.next_free() {
                         prop_assert!(!out.contains(&index));
                         seen.push(cookie);
                     },

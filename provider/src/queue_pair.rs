@@ -11,16 +11,15 @@
 
 mod last_pool;
 mod receives;
-mod ring;
 
 pub(crate) use self::last_pool::LastPool;
 pub use self::receives::Receives;
 pub(crate) use self::receives::{PrePosted, Receive};
-pub(crate) use self::ring::Ring;
 pub use crate::datapath::Request;
+pub(crate) use crate::datapath::Ring;
 
 use crate::counters::{Posted, Received, ReceivedAs};
-use crate::datapath::{Completion, SendQueue, WrId, WrInfo, entries::CompletedUpTo};
+use crate::datapath::{Completion, Path, PostSends, SendQueue, WrId, WrInfo, entries::CompletedUpTo};
 use crate::device::QueueLmrs;
 use crate::event_data::{DtoCompletion, DtoFields};
 use crate::shared_recv::SharedRecv;
@@ -77,67 +76,19 @@ impl Requests {
     /// if it is not in the ring.
     #[inline(always)]
     fn complete(&mut self, named: u64) -> Option<Request> {
-        match &mut self.queue {
-            SendQueue::Direct(queue) => {
-                let (request, requests) = queue.complete(named as u16)?;
-                self.ring.pass(requests);
-                Some(request)
-            }
-            SendQueue::Verbs(_) => self.ring.take(named),
-        }
-    }
-
-    /// As [`Requests::complete`], if the request is plain and the oldest. Otherwise returns `None`,
-    /// and nothing has changed.
-    #[inline(always)]
-    fn complete_plain(&mut self, named: u64) -> Option<Request> {
-        match &self.queue {
-            SendQueue::Direct(_) => self.complete_oldest(named as u16, |request| *request),
-            SendQueue::Verbs(_) => {
-                self.ring.plain_front()?;
-                self.ring.take(named)
-            }
-        }
-    }
-
-    /// Takes the oldest request out of the ring, if it is plain, and is the one that a completion
-    /// of the direct path names, and returns what `event` makes of it. Otherwise returns `None`, and
-    /// nothing has changed.
-    #[inline(always)]
-    fn complete_oldest<E>(&mut self, counter: u16, event: impl FnOnce(&Request) -> E) -> Option<E> {
-        let SendQueue::Direct(queue) = &mut self.queue else { return None };
-        let event = queue.complete_oldest(counter, event)?;
-        self.ring.pass(1);
-        Some(event)
-    }
-
-    /// Adds a request that was posted to the queue.
-    #[inline(always)]
-    pub(crate) fn add(&mut self, request: Request) {
-        match self.queue {
-            SendQueue::Direct(_) => self.ring.count(),
-            SendQueue::Verbs(_) => self.ring.push(request),
-        }
+        let (request, requests) = self.queue.complete(named)?;
+        self.ring.pass(requests);
+        Some(request)
     }
 
     /// Takes the oldest request out of the ring, for a device that does not complete it any more.
     pub(crate) fn take_first(&mut self) -> Option<Request> {
         // Those that the device does not have stand behind those that the send queue has.
-        if let SendQueue::Direct(queue) = &mut self.queue
-            && let Some(request) = queue.release_oldest()
-        {
+        if let Some(request) = self.queue.release_oldest() {
             self.ring.pass(1);
             return Some(request);
         }
         self.ring.take_first()
-    }
-
-    /// Whether the device has no request.
-    fn are_drained(&self) -> bool {
-        match &self.queue {
-            SendQueue::Direct(queue) => queue.posted() == 0,
-            SendQueue::Verbs(_) => self.ring.front().is_none_or(|request| !request.is_on_device()),
-        }
     }
 }
 
@@ -219,7 +170,7 @@ pub struct QueuePair {
     life: AtomicU64,
     /// The number of the EP's PZ.
     pz: u32,
-    /// Whether the EP is connected.
+    /// Whether a request that was checked may let the next ones be fast: while the EP is connected.
     fast_requests: AtomicBool,
     /// The send queue, and the requests in it.
     pub requests: BiasedMutex<{ rank::REQUESTS }, Requests>,
@@ -370,8 +321,8 @@ impl QueuePair {
 
     /// After a request that was checked: lets the next requests of up to `longest` bytes be posted
     /// without the slow function, and remembers the pool if the request was from one.
-    pub(crate) fn open_requests(&self, longest: u32, pool: Option<LastPool>) {
-        let mut requests = self.requests.lock();
+    /// `requests` are those of this queue pair.
+    pub(crate) fn open_requests(&self, requests: &mut Requests, longest: u32, pool: Option<LastPool>) {
         // Read under the lock: `stop_fast_requests` closes the LMRs after it has changed the value.
         if self.fast_requests.load(Ordering::SeqCst) && requests.max_iov > 0 {
             requests.lmrs.open(longest);
@@ -530,37 +481,32 @@ impl QueuePair {
         Reaped::Event(request)
     }
 
-    /// Completes a request that succeeded, and releases its place, if the oldest request has an
+    /// Completes a request that succeeded, and releases its place, if it is the oldest and has an
     /// event without an effect; otherwise `None`, and nothing has changed. All requests are
     /// signalled, so their completions name the oldest.
     #[inline(always)]
     pub(crate) fn reap_plain_request(&self, named: u64) -> Option<Request> {
-        self.requests.lock().complete_plain(named)
+        let mut requests = self.requests.lock();
+        let request = requests.queue.complete_oldest(named, |request| *request)?;
+        requests.ring.pass(1);
+        Some(request)
     }
 
-    /// Does the work of [`QueuePair::reap_plain_request`] on the direct path, if this thread owns
-    /// the lock of the requests, and the completion names the oldest, and returns what `event` makes
-    /// of the request; otherwise `None`, and nothing has changed.
+    /// Does the work of [`QueuePair::reap_plain_request`] if this thread owns the lock of the
+    /// requests, and returns what `event` makes of the request; otherwise `None`, and nothing has
+    /// changed.
     #[inline(always)]
-    pub(crate) fn reap_plain_request_fast<E>(
+    pub(crate) fn reap_plain_request_fast<P: Path, E>(
         &self,
-        counter: u16,
+        named: u64,
         event: impl FnOnce(&Request) -> E,
     ) -> Option<E> {
         // Without a common drop of the guard, no test is left of whether there is a request.
         let mut requests = self.requests.try_lock_fast_in::<{ IN_ARC + offset_of!(Self, requests) }>()?;
-        let event = requests.complete_oldest(counter, event)?;
+        let event = P::send_queue(&mut requests.queue)?.complete_oldest(named, event)?;
+        requests.ring.pass(1);
         drop(requests);
         Some(event)
-    }
-
-    /// Does the work of [`QueuePair::reap_plain_request`] if this thread owns the lock of the
-    /// requests; otherwise `None`, and nothing has changed.
-    #[inline(always)]
-    pub(crate) fn reap_plain_request_by_verbs(&self, position: u64) -> Option<Request> {
-        let mut requests = self.requests.try_lock_fast()?;
-        requests.ring.plain_front()?;
-        requests.ring.take(position)
     }
 
     /// Completes the oldest receive of an EP without an SRQ, which the completion names by its
@@ -601,11 +547,11 @@ impl QueuePair {
 
     /// Whether the device has completed all requests.
     pub(crate) fn requests_drained(&self) -> bool {
-        self.requests.lock().are_drained()
+        self.requests.lock().queue.len() == 0
     }
 
     /// The counts of work requests posted so far.
-    pub(crate) fn posted(&self) -> Posted {
+    pub(crate) fn work_counts(&self) -> Posted {
         let mut posted = self.requests.lock().posted.clone();
         let receives = self.receives.lock();
         posted.set(DtoOp::Receive, receives.posts, receives.bytes);

@@ -422,7 +422,7 @@ impl RmrInner {
                 ep.recv_evd.harvest_now()?;
                 continue;
             }
-            match self.post_bind(&mut state, ep, &to, lmr.as_ref(), info, flags) {
+            match self.submit_bind(&mut state, ep, &to, lmr.as_ref(), info, flags) {
                 Ok(rkey) => return Ok(rkey),
                 Err(BindError::Full) if !made_room => {}
                 Err(BindError::Full) => return Err(PostError::Full(Subtype::ResourceCredits).into()),
@@ -437,7 +437,7 @@ impl RmrInner {
 
     /// Posts a bind to this LMR, or an unbind, on the device, and notes what it will change. The
     /// receive EVD was harvested after the RMR was last bound.
-    fn post_bind(
+    fn submit_bind(
         &self,
         state: &mut State,
         ep: &Arc<EpInner>,
@@ -470,16 +470,16 @@ impl RmrInner {
         let old = state.bound.is_some().then_some(state.rkey);
         let expected = bind.as_ref().map(|_| self.device.rkeys.expect()).transpose()?;
         match (self.scope, &bind, &state.bound) {
-            (_, None, None) => ep.post_window(WindowRequest::Nothing, info, flags),
-            (RmrScope::Pz, Some(bind), _) => ep.post_window(WindowRequest::Type1(bind), info, flags),
+            (_, None, None) => ep.push_window(WindowRequest::Nothing, info, flags),
+            (RmrScope::Pz, Some(bind), _) => ep.push_window(WindowRequest::Type1(bind), info, flags),
             (RmrScope::Pz, None, Some(bound)) => {
                 let mr = bound.lmr.mr()?;
                 let bind = BindMw { mw: &window, mr: &mr, addr: 0, len: 0, access: Access::empty(), rkey: 0 };
-                ep.post_window(WindowRequest::Type1(&bind), info, flags)
+                ep.push_window(WindowRequest::Type1(&bind), info, flags)
             }
-            (RmrScope::Ep, Some(bind), _) => ep.post_window(WindowRequest::Type2(bind, old), info, flags),
+            (RmrScope::Ep, Some(bind), _) => ep.push_window(WindowRequest::Type2(bind, old), info, flags),
             (RmrScope::Ep, None, Some(_)) => {
-                ep.post_window(WindowRequest::Invalidate(state.rkey), info, flags)
+                ep.push_window(WindowRequest::Invalidate(state.rkey), info, flags)
             }
         }?;
         state.last.posted(ep, flags.contains(CompletionFlags::SUPPRESS));

@@ -84,7 +84,7 @@ struct LowWatermark {
 /// The room of an SRQ of this depth that the device cannot resize, by verbs. The device library
 /// uses all places of the SRQ in turn, so with room for `most` buffers hardly a post would find its
 /// place in a cache.
-fn room_by_verbs(depth: u32, most: u32) -> u32 {
+fn verbs_room(depth: u32, most: u32) -> u32 {
     depth.saturating_mul(4).max(4095).min(most)
 }
 
@@ -126,7 +126,7 @@ impl Srq {
         } else if device.path.is_direct() {
             most
         } else {
-            room_by_verbs(depth, most)
+            verbs_room(depth, most)
         };
         let id = next_id();
         let init = SrqInit { max_wr: room, max_sge: attr.max_recv_iov as u32, token: id };

@@ -315,9 +315,10 @@ impl<const RANK: u8, T> BiasedMutex<RANK, T> {
         self.0.close_door();
     }
 
+    /// Waits for the lock.
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn lock(&self) -> BiasedMutexGuard<'_, T> {
+    pub fn lock(&self) -> BiasedMutexGuard<'_, T> {
         let _held = Held::checked(RANK);
         BiasedMutexGuard { guard: self.0.lock(), _held }
     }
@@ -335,14 +336,6 @@ impl<const RANK: u8, T> BiasedMutex<RANK, T> {
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn try_lock_fast_in<const OFFSET: usize>(&self) -> Option<BiasedMutexGuard<'_, T>> {
         let guard = self.0.try_lock_fast_in::<OFFSET>()?;
-        Some(BiasedMutexGuard { guard, _held: Held::checked(RANK) })
-    }
-
-    /// The value, if threads share the lock and none uses the value. Does not wait.
-    #[inline(always)]
-    #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn try_lock_shared(&self) -> Option<BiasedMutexGuard<'_, T>> {
-        let guard = self.0.try_lock_shared()?;
         Some(BiasedMutexGuard { guard, _held: Held::checked(RANK) })
     }
 

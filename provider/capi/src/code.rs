@@ -36,7 +36,7 @@ impl Code {
     }
 
     /// The code of a failed post whose flags are argument `n`.
-    pub(super) fn post(error: PostError, n: u16) -> Self {
+    pub(super) fn refused(error: PostError, n: u16) -> Self {
         tracing::debug!(%error, "a post was refused");
         if error == PostError::Flags {
             return Self::new(ReturnType::InvalidParameter, Subtype::arg(n));
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn refused_flags_name_the_argument_of_the_call() {
-        assert_eq!(Code::post(PostError::Flags, 6), Code(0x8006_002A));
-        assert_eq!(Code::post(PostError::UsesSrq, 6), Code(0x8007_0057));
+        assert_eq!(Code::refused(PostError::Flags, 6), Code(0x8006_002A));
+        assert_eq!(Code::refused(PostError::UsesSrq, 6), Code(0x8007_0057));
     }
 }

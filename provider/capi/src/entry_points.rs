@@ -5,6 +5,7 @@
 
 use super::table::{Function, Functions};
 use super::{cno, context, cr, ep, evd, extension, ia, lmr, post, rmr, service, srq};
+use provider::inside::{Direct, Read, Verbs, Write};
 
 macro_rules! functions {
     ($($function:path),* $(,)?) => { [$(Function($function as *const () as usize)),*] };
@@ -104,34 +105,22 @@ macro_rules! all {
 pub(super) fn functions() -> Functions {
     all!(
         evd::evd_dequeue,
-        post::ep_post_send,
-        post::ep_post_recv,
-        post::ep_post_rdma::<true>,
-        post::ep_post_rdma::<false>,
-        post::srq_post_recv,
+        post::ep_post_send::<Direct>,
+        post::ep_post_recv::<Direct>,
+        post::ep_post_rdma::<Direct, Read>,
+        post::ep_post_rdma::<Direct, Write>,
+        post::srq_post_recv::<Direct>,
     )
 }
 
-/// The entry points for objects of the verbs path.
-pub(super) fn functions_by_verbs() -> Functions {
+/// The entry points for objects of the verbs path. `CALLS`: the driver posts by system calls.
+pub(super) fn functions_of_verbs<const CALLS: bool>() -> Functions {
     all!(
         evd::evd_dequeue_by_verbs,
-        post::ep_post_send_by_verbs,
-        post::ep_post_recv_by_verbs,
-        post::ep_post_rdma_slow::<true>,
-        post::ep_post_rdma_slow::<false>,
-        post::srq_post_recv_by_verbs,
-    )
-}
-
-/// The same where the driver posts by system calls.
-pub(super) fn functions_by_calls() -> Functions {
-    all!(
-        evd::evd_dequeue_by_verbs,
-        post::ep_post_send_by_calls,
-        post::ep_post_recv_by_calls,
-        post::ep_post_rdma_slow::<true>,
-        post::ep_post_rdma_slow::<false>,
-        post::srq_post_recv_by_calls,
+        post::ep_post_send::<Verbs<CALLS>>,
+        post::ep_post_recv::<Verbs<CALLS>>,
+        post::ep_post_rdma::<Verbs<CALLS>, Read>,
+        post::ep_post_rdma::<Verbs<CALLS>, Write>,
+        post::srq_post_recv::<Verbs<CALLS>>,
     )
 }

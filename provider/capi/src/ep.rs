@@ -166,7 +166,7 @@ pub(super) fn handle_of(
     evds: [Handle; 3],
     srq: Handle,
 ) -> Result<Handle, Code> {
-    let (inner, hot) = (ep.inner.clone(), Hot::ep(&ep));
+    let (inner, hot) = (ep.inner.clone(), Hot::Ep(ep.inner.pair.clone()));
     let handle = sibling.sibling(EpObject::new(ep, pz, evds, srq))?;
     // Events of the core carry the EP's context, which is the handle.
     inner.pair.context.store(handle.0 as u64, std::sync::atomic::Ordering::Relaxed);
@@ -292,7 +292,7 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
         let mut object = ep.get_mut::<EpObject>()?;
         object.ep.modify(change)?;
         // The change may have recreated the queue pair.
-        ep.put_hot(Hot::ep(&object.ep));
+        ep.put_hot(Hot::Ep(object.ep.inner.pair.clone()));
         let put = |bit, now: &mut Handle, new| *now = if has(bit) { Handle(new) } else { *now };
         put(field::PZ, &mut object.pz, param.pz_handle);
         put(field::RECV_EVD, &mut object.recv_evd, param.recv_evd_handle);

@@ -16,11 +16,17 @@
 //! A call that changes or takes away an object write-locks the slot. No call waits for other
 //! threads under these locks: waits clone the EVD or CNO first. A call that may refuse to free an
 //! object decides that under the lock. So no other thread sees a stale handle if the free is
-//! refused. Posting to an SRQ, dequeuing from an EVD, and most Sends, RDMA Writes and RDMA Reads
-//! take a [`BiasedLock`] only. Most posts of receives to EPs without an SRQ do not take even that one,
-//! nor do plain dequeues, and on the direct path most Sends and the RDMA Writes and Reads of one
-//! segment: they enter the lock of the EP's receives, of the EVD, or of the EP's requests by a [`Door`]
-//! of the slot.
+//! refused.
+//!
+//! Calls that programs make often take no lock of the slot, or a [`BiasedLock`]:
+//!
+//! | call | enters by |
+//! |---|---|
+//! | a plain dequeue | [`Handle::queue_of_evd`]: a [`Door`] to the lock of the EVD |
+//! | a fast Send, RDMA Write or RDMA Read | [`Handle::requests_of_ep`]: a door to the lock of the EP's requests |
+//! | a fast receive of an EP without an SRQ | [`Handle::receives_of_ep`]: a door to the lock of the EP's receives |
+//! | a fast post to an SRQ; a dequeue without a door | [`Handle::hot_fast`]: the biased lock of the slot, if this thread owns it |
+//! | the same after that | [`Handle::hot`], which waits; [`Handle::srq`] |
 
 use super::code::Code;
 use super::handle::Handle;
@@ -74,7 +80,7 @@ pub(super) struct HandleSlot {
     forks: AtomicU32,
     /// Leads the owner of the lock of an EVD to its queue.
     evd: Door<{ rank::QUEUE }, Queue>,
-    /// Leads the owner of the lock of an EP's requests to them, on the direct path.
+    /// Leads the owner of the lock of an EP's requests to them.
     ep: Door<{ rank::REQUESTS }, Requests>,
     /// Leads the owner of the lock of an EP's receives to them. Closed for an EP on an SRQ.
     receives: Door<{ rank::RECEIVES }, Receives>,
@@ -157,10 +163,7 @@ fn at(chunk: &'static [HandleSlot], address: usize) -> Option<&'static HandleSlo
 pub(super) enum Hot {
     Srq(Srq),
     Evd(Arc<EvdInner>),
-    /// For posts to an EP on the direct path.
     Ep(Arc<QueuePair>),
-    /// For posts to an EP on the verbs path.
-    EpByVerbs(Arc<QueuePair>),
 }
 
 impl Drop for Hot {
@@ -168,20 +171,12 @@ impl Drop for Hot {
     fn drop(&mut self) {
         match self {
             Self::Evd(evd) => evd.queue.close_door(),
-            Self::Ep(pair) | Self::EpByVerbs(pair) => {
+            Self::Ep(pair) => {
                 pair.requests.close_door();
                 pair.receives.close_door();
             }
             Self::Srq(_) => {}
         }
-    }
-}
-
-impl Hot {
-    /// For posts to this EP.
-    pub(super) fn ep(ep: &provider::Ep) -> Self {
-        let pair = ep.inner.pair.clone();
-        if ep.inner.device.path.is_direct() { Self::Ep(pair) } else { Self::EpByVerbs(pair) }
     }
 }
 
@@ -304,13 +299,13 @@ impl Handle {
         at(&FIRST.0, self.0)?.of(self)?.evd.try_lock_fast_in::<{ offset_of!(HandleSlot, evd) }>()
     }
 
-    /// As [`Handle::queue_of_evd`], the requests of this EP on the direct path.
+    /// As [`Handle::queue_of_evd`], the requests of this EP.
     #[inline(always)]
     pub(super) fn requests_of_ep(self) -> Option<DoorGuard<Requests>> {
         at(&FIRST.0, self.0)?.of(self)?.ep.try_lock_fast_in::<{ offset_of!(HandleSlot, ep) }>()
     }
 
-    /// As [`Handle::queue_of_evd`], the receives of this EP on either path, if it has no SRQ.
+    /// As [`Handle::queue_of_evd`], the receives of this EP, if it has no SRQ.
     #[inline(always)]
     pub(super) fn receives_of_ep(self) -> Option<DoorGuard<Receives>> {
         at(&FIRST.0, self.0)?.of(self)?.receives.try_lock_fast_in::<{ offset_of!(HandleSlot, receives) }>()
@@ -322,15 +317,6 @@ impl Handle {
     #[inline(always)]
     pub(super) fn hot_fast(self) -> Option<Guard<'static, Hot>> {
         at(&FIRST.0, self.0)?.of(self)?.hot.try_lock_fast_in::<{ offset_of!(HandleSlot, hot) }>()
-    }
-
-    /// The same for a thread that shares the lock, if no other thread uses the object.
-    #[inline(always)]
-    pub(super) fn hot_shared(self) -> Option<Guard<'static, Hot>> {
-        let slot = at(&FIRST.0, self.0)?;
-        let guard = slot.of(self)?.hot.try_lock_shared()?;
-        // As in `Handle::hot`.
-        slot.of(self).map(|_| guard)
     }
 
     /// The same after waiting for other threads that use it. As for [`Handle::hot_fast`], no code
@@ -357,11 +343,10 @@ impl Handle {
     /// is there.
     pub(super) fn put_hot(self, hot: Hot) {
         let Some(slot) = self.slot() else { return };
-        let (evd, pair, requests) = match &hot {
-            Hot::Evd(evd) => (Some(evd.clone()), None, false),
-            Hot::Ep(pair) => (None, Some(pair.clone()), true),
-            Hot::EpByVerbs(pair) => (None, Some(pair.clone()), false),
-            Hot::Srq(_) => (None, None, false),
+        let (evd, pair) = match &hot {
+            Hot::Evd(evd) => (Some(evd.clone()), None),
+            Hot::Ep(pair) => (None, Some(pair.clone())),
+            Hot::Srq(_) => (None, None),
         };
         // Closes the doors of the part that was there before the new part opens them.
         drop(slot.hot.put(Box::new(hot)));
@@ -372,9 +357,7 @@ impl Handle {
             open_door_of_evd(&evd, &slot.evd);
         }
         if let Some(pair) = pair {
-            if requests {
-                open_door_of_requests(&pair, &slot.ep);
-            }
+            open_door_of_requests(&pair, &slot.ep);
             if pair.srq.is_none() {
                 open_door_of_receives(&pair, &slot.receives);
             }

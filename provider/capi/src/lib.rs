@@ -82,8 +82,11 @@ extern "C" fn dat_provider_init(info: In<ProviderInfo>, parameters: In<c_char>) 
             return Ok(());
         };
         let parameters = parameters.text().unwrap_or_default();
-        let functions =
-            [entry_points::functions, entry_points::functions_by_verbs, entry_points::functions_by_calls];
+        let functions: [fn() -> table::Functions; 3] = [
+            entry_points::functions,
+            entry_points::functions_of_verbs::<false>,
+            entry_points::functions_of_verbs::<true>,
+        ];
         let entry = dat_conf::add(&name, parameters, functions);
         match libdat::add_provider(entry.table, &info) {
             Some(code::SUCCESS) => tracing::debug!(name, parameters = entry.parameters, "IA registered"),

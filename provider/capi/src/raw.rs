@@ -98,48 +98,21 @@ impl In<u8> {
     }
 }
 
-/// A pointer to segments that is not NULL.
-#[derive(Clone, Copy)]
-pub(super) struct Segments(NonNull<LmrTriplet>);
-
-impl Segments {
-    /// The first segment; `None` for a misaligned pointer.
-    #[inline(always)]
-    pub(super) fn first<'a>(self) -> Option<&'a LmrTriplet> {
-        if likely(self.0.is_aligned()) {
-            // SAFETY: as in `In::segments`.
-            Some(unsafe { self.0.as_ref() })
-        } else {
-            None
-        }
-    }
-}
-
 impl In<LmrTriplet> {
-    /// The pointer to one segment or more; `None` for NULL. Two steps, so that each is a plain
-    /// branch in the fast functions.
-    #[inline(always)]
-    pub(super) fn some(self) -> Option<Segments> {
-        let given = NonNull::new(self.0.cast_mut());
-        if likely(given.is_some()) { given.map(Segments) } else { None }
-    }
-
     /// As [`In::segments`], for 1 to [`MAX_IOV`] segments; `None` for any other count and for NULL
     /// and misaligned pointers. Each condition is a plain branch, for posts that may be fast.
     #[inline(always)]
     pub(super) fn few<'a>(self, count: i32) -> Option<&'a [LmrTriplet]> {
-        let segments = self.some()?.0;
+        let given = NonNull::new(self.0.cast_mut());
+        if !likely(given.is_some()) {
+            return None;
+        }
+        let segments = given?;
         if !likely(segments.is_aligned()) || !likely((1..=MAX_IOV as i32).contains(&count)) {
             return None;
         }
         // SAFETY: as in `segments`.
         Some(unsafe { std::slice::from_raw_parts(segments.as_ptr(), count as usize) })
-    }
-
-    /// As [`In::few`], for a number of segments that the compiler knows.
-    #[inline(always)]
-    pub(super) fn array<'a, const N: usize>(self) -> Option<&'a [LmrTriplet; N]> {
-        self.few(N as i32)?.try_into().ok()
     }
 
     /// `count` segments. More segments than any queue takes are not read; the post fails because of

@@ -431,22 +431,22 @@ impl EntryPoster {
 
     /// Takes a free entry for a buffer that is about to be posted. `None` when the SRQ is full
     /// (R61, R62).
-    pub(crate) fn post(&mut self, entries: &SrqEntries, info: &WrInfo) -> Option<u32> {
-        if let Some(number) = self.post_at_hand(entries, info) {
+    pub(crate) fn take(&mut self, entries: &SrqEntries, info: &WrInfo) -> Option<u32> {
+        if let Some(number) = self.take_at_hand(entries, info) {
             return Some(number);
         }
-        let post = self.next_post(entries)?;
+        let post = self.next_number(entries)?;
         let number = self.take_listed(entries);
         entries.occupy(entries.entry(number)?, post, info);
         Some(number)
     }
 
-    /// Does the work of [`EntryPoster::post`] if the claimed queue has returned an entry of the first
+    /// Does the work of [`EntryPoster::take`] if the claimed queue has returned an entry of the first
     /// chunk, or if such an entry is the next of the poster's own list. Otherwise, or if the SRQ is
     /// full, `None`. Straight-line code without calls.
     #[inline(always)]
-    pub(crate) fn post_at_hand(&mut self, entries: &SrqEntries, info: &WrInfo) -> Option<u32> {
-        let post = self.next_post(entries)?;
+    pub(crate) fn take_at_hand(&mut self, entries: &SrqEntries, info: &WrInfo) -> Option<u32> {
+        let post = self.next_number(entries)?;
         let mut number = self.front;
         let mut entry = entries.first.get(number as usize)?;
         let next = entry.next.load(Acquire);
@@ -464,7 +464,7 @@ impl EntryPoster {
     /// The number of the next post. `None` if the SRQ is full. Looks how many entries were reaped
     /// only if it was full when the poster looked last.
     #[inline(always)]
-    fn next_post(&mut self, entries: &SrqEntries) -> Option<u64> {
+    fn next_number(&mut self, entries: &SrqEntries) -> Option<u64> {
         let post = entries.posted.load(Relaxed);
         if post == self.stop {
             let outstanding = (post as u32).wrapping_sub(entries.reaped());
@@ -496,9 +496,9 @@ impl EntryPoster {
         number
     }
 
-    /// Undoes the latest [`EntryPoster::post`], which the device refused.
+    /// Undoes the latest [`EntryPoster::take`], which the device refused.
     #[cold]
-    pub(crate) fn unpost(&mut self, entries: &SrqEntries, number: u32) {
+    pub(crate) fn take_back(&mut self, entries: &SrqEntries, number: u32) {
         let Some(entry) = entries.entry(number) else { return };
         entry.state.store(FREE, Relaxed);
         entry.next.store(self.free, Relaxed);

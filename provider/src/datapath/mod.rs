@@ -5,200 +5,42 @@
 //! per IA and is logged. `DOORBELL_DATAPATH=auto|direct|verbs` forces or refuses a path.
 //!
 //! An SRQ has two parts: [`SrqPoster`] belongs to the thread that posts, and all threads share
-//! [`SrqPath`]. [`CqPath`] belongs to an EVD, [`SendQueue`] and [`RecvQueue`] to an EP. The modules
-//! above do not depend on the path, except the fast functions: those that post to an SRQ
-//! (`Srq::post_fast`, `Srq::post_short`, `Srq::post_pool`), that post a Send
-//! (`Requests::post_send_fast`, and the handle slots, which store the path of an EP for it), and
-//! that take a completion off an EVD (`EvdInner::dequeue_fast`, `Queue::next_success`). The fast
-//! functions of the verbs path have `by_verbs` in their names.
+//! [`SrqPath`]. [`CqPath`] belongs to an EVD, [`SendQueue`] and [`RecvQueue`] to an EP. Each is one
+//! of two types. Fast functions are generic over the path ([`path`]); the modules above match it
+//! nowhere.
 
 pub(crate) mod completion;
 pub(crate) mod direct;
 pub(crate) mod entries;
+mod fast;
 pub(crate) mod losses;
+mod on_path;
+mod path;
 mod queues;
 mod request;
+mod ring;
+mod srq;
 pub(crate) mod verbs;
 
 pub use self::completion::WrInfo;
 pub(crate) use self::completion::{Completion, Lost, SrqCounts, WrId};
-pub(crate) use self::direct::{DirectCqs, MOST_IN_BLOCK, evd_of};
-use self::entries::CompletedUpTo;
+pub(crate) use self::direct::{DirectCqs, evd_of};
+pub use self::fast::Fast;
+pub(crate) use self::fast::{Chain, PostReceives, PostSends, PostSrq, Segment};
+pub use self::on_path::DataPath;
+pub(crate) use self::on_path::OnPath;
+pub use self::path::{Direct, Path, Verbs};
+pub(crate) use self::path::{Queues, with_path};
 pub(crate) use self::queues::{RecvQueue, SendQueue};
+pub(crate) use self::request::Outgoing;
 pub use self::request::Request;
-pub(crate) use self::request::{Outgoing, Record};
-use crate::error::PostError;
+pub(crate) use self::ring::Ring;
+pub(crate) use self::srq::{SrqPath, SrqPoster};
 use crate::{Error, Result, ReturnType, Subtype};
-use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Sge, Srq};
-use std::sync::Arc;
-
-/// An SRQ on one of the paths: the part that the poster, the reapers and the progress thread share.
-#[derive(Debug)]
-pub(crate) enum SrqPath {
-    Verbs(Arc<verbs::VerbsSrq>),
-    Direct(direct::DirectSrq),
-}
-
-/// The part of an SRQ that posts; used by one thread at a time.
-#[derive(Debug)]
-pub(crate) enum SrqPoster {
-    Verbs(verbs::VerbsPoster),
-    Direct(direct::DirectPoster),
-}
-
-impl SrqPath {
-    /// The verbs SRQ on which QPs are created.
-    pub(crate) fn verbs(&self) -> &Srq {
-        match self {
-            Self::Verbs(srq) => srq.verbs(),
-            Self::Direct(srq) => srq.verbs(),
-        }
-    }
-
-    /// The depth: the largest number of entries.
-    pub(crate) fn depth(&self) -> u32 {
-        match self {
-            Self::Verbs(srq) => srq.depth(),
-            Self::Direct(srq) => srq.depth(),
-        }
-    }
-
-    /// Completes the entry that a completion names and returns its info. `None` for an entry that
-    /// is not posted. `ep` is the record of the youngest post that the EP has completed, if the EP
-    /// still exists; it serves to find lost buffers (verbs path). The caller holds the lock of the
-    /// EP's receive EVD.
-    #[inline]
-    pub(crate) fn complete(&self, entry: u32, ep: Option<&CompletedUpTo>) -> Option<WrInfo> {
-        match self {
-            Self::Verbs(srq) => srq.complete(entry, ep),
-            Self::Direct(srq) => srq.complete(entry),
-        }
-    }
-
-    /// Does the work of [`SrqPath::complete`] and [`SrqPath::release`] in one step, for a
-    /// completion that is reaped immediately. Returns the buffer's cookie and pool. `None` for an
-    /// entry that is not posted, and while [`SrqPath::next_lost`] has to be called after each
-    /// completion.
-    #[inline]
-    pub(crate) fn reap(&self, entry: u32, ep: &CompletedUpTo) -> Option<(u64, u32)> {
-        match self {
-            Self::Verbs(srq) => srq.reap(entry, ep),
-            Self::Direct(srq) => srq.reap(entry),
-        }
-    }
-
-    /// The SRQ of the verbs path.
-    #[inline(always)]
-    pub(crate) fn by_verbs(&self) -> Option<&verbs::VerbsSrq> {
-        match self {
-            Self::Verbs(srq) => Some(srq),
-            Self::Direct(_) => None,
-        }
-    }
-
-    /// Whether the device completes every buffer that it has taken from the SRQ, even when a QP
-    /// fails.
-    pub(crate) fn completes_all(&self) -> bool {
-        matches!(self, Self::Direct(_))
-    }
-
-    /// Frees an entry whose completion was reaped or dropped.
-    #[inline]
-    pub(crate) fn release(&self, entry: u32) {
-        match self {
-            Self::Verbs(srq) => srq.release(entry),
-            Self::Direct(srq) => srq.release(entry),
-        }
-    }
-
-    /// Records that an EP begins to take buffers.
-    ///
-    /// # Errors
-    /// No memory for the record.
-    pub(crate) fn ep_connected(&self, ep: u64, completed: &Arc<CompletedUpTo>) -> Result<()> {
-        match self {
-            Self::Verbs(srq) => srq.ep_connected(ep, completed),
-            Self::Direct(_) => Ok(()),
-        }
-    }
-
-    /// Records that an EP takes no more buffers and that its completions have been harvested.
-    /// Returns true if the device may have lost the buffer that the EP held. [`SrqPath::next_lost`]
-    /// then reports that buffer, once every thread that was completing an entry is done.
-    pub(crate) fn ep_drained(&self, ep: u64) -> bool {
-        match self {
-            Self::Verbs(srq) => srq.ep_drained(ep),
-            // The device completes every buffer when a QP fails.
-            Self::Direct(_) => false,
-        }
-    }
-
-    /// The next entry that is known to be lost. The entry now counts as completed.
-    #[inline]
-    pub(crate) fn next_lost(&self) -> Option<Lost> {
-        match self {
-            Self::Verbs(srq) => srq.next_lost(),
-            Self::Direct(_) => None,
-        }
-    }
-
-    /// Asks the device for one event when fewer than `limit` buffers are available; 0 cancels the
-    /// request.
-    pub(crate) fn arm_limit(&self, limit: u32) -> Result<()> {
-        self.verbs().arm_limit(limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
-    }
-
-    /// The limit that is armed in the device; 0 once the device has raised the event.
-    pub(crate) fn armed_limit(&self) -> Result<u32> {
-        self.verbs().query().map(|attr| attr.srq_limit).map_err(|e| Error::verb(Subtype::ResourceSrq, e))
-    }
-}
-
-impl SrqPoster {
-    /// Whether entries that were reaped since the last post leave the contiguous span, which had no
-    /// slot left, with room again. Always false by verbs.
-    #[inline(always)]
-    pub(crate) fn found_room(&mut self) -> bool {
-        match self {
-            Self::Direct(srq) => srq.found_room(),
-            Self::Verbs(_) => false,
-        }
-    }
-
-    /// Posts the whole buffer or nothing.
-    pub(crate) fn post(&mut self, segments: &[Sge], info: WrInfo) -> Result<(), PostError> {
-        match self {
-            Self::Verbs(srq) => srq.post(segments, &info),
-            Self::Direct(srq) => srq.post(segments, info),
-        }
-    }
-
-    /// Returns the number of entries in each state.
-    pub(crate) fn counts(&self) -> SrqCounts {
-        match self {
-            Self::Verbs(srq) => srq.counts(),
-            Self::Direct(srq) => srq.counts(),
-        }
-    }
-
-    /// Sets a depth that is not below the outstanding count.
-    pub(crate) fn resize(&mut self, path: &SrqPath, depth: u32) -> Result<()> {
-        match (self, path) {
-            (Self::Direct(poster), SrqPath::Direct(srq)) => poster.resize(srq, depth),
-            (Self::Verbs(srq), _) => srq.resize(depth),
-            (Self::Direct(_), SrqPath::Verbs(_)) => unreachable!("both halves are made together"),
-        }
-    }
-}
+use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Srq};
 
 /// The CQs of an EVD on one of the paths.
-#[derive(Debug)]
-// A dequeue tests the tag, which is a small number then.
-#[repr(u8)]
-pub(crate) enum CqPath {
-    Verbs(verbs::VerbsCq),
-    Direct(DirectCqs),
-}
+pub(crate) type CqPath = OnPath<DirectCqs, verbs::VerbsCq>;
 
 impl CqPath {
     /// The CQ for a new QP that needs this many entries for its requests, or for its receives
@@ -336,28 +178,7 @@ impl CqPath {
     }
 }
 
-/// The data path of an IA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataPath {
-    /// By libibverbs.
-    Verbs,
-    /// By `mlx5-direct`.
-    Direct,
-}
-
 impl DataPath {
-    /// Whether `mlx5-direct` drives the queues.
-    pub fn is_direct(self) -> bool {
-        matches!(self, Self::Direct)
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Verbs => "verbs",
-            Self::Direct => "direct",
-        }
-    }
-
     /// The largest number of entries that an SRQ of this path can have.
     pub(crate) fn max_depth(self) -> u32 {
         match self {

@@ -1,44 +1,36 @@
 //! The send queue and the receive queue of an EP on one of the paths.
 //!
 //! The two queues of a QP use the same path as the CQs of its EVDs. On the direct path nothing may
-//! be posted to them through verbs.
+//! be posted to them through verbs. A send queue has the [`Request`] of each request that the
+//! device has.
 
-use super::direct;
-use super::request::{Outgoing, Record};
-use super::{DataPath, WrId};
+use super::direct::{DirectReceives, DirectSends};
+use super::fast::PostSends;
+use super::on_path::{DataPath, OnPath};
+use super::request::{Outgoing, Request};
+use super::verbs::{VerbsReceives, VerbsSends};
 use crate::Result;
-use mlx5_direct::DataSeg;
-use rxe_fallback::{MwKind, PostError as Refusal, Qp, SendFlags, SendOp, SendWr, Sge, UdDest};
+use rxe_fallback::{PostError as Refusal, Qp, SendFlags, SendOp, Sge};
 
 /// The send queue of an EP.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a Send finds the queue's state without a pointer")]
-pub(crate) enum SendQueue {
-    Verbs(Qp),
-    Direct(direct::DirectSends),
-}
+pub(crate) type SendQueue = OnPath<DirectSends, VerbsSends>;
 
 /// The receive queue of an EP without an SRQ. EPs on an SRQ have a queue that takes nothing.
-#[derive(Debug)]
-pub(crate) enum RecvQueue {
-    Verbs(Qp),
-    Direct(direct::DirectReceives),
-}
+pub(crate) type RecvQueue = OnPath<DirectReceives, VerbsReceives>;
 
 impl DataPath {
-    /// The queues of a new QP, to which nothing was posted. `on_srq`: it has no receive queue.
+    /// The queues of a new QP, to which nothing was posted, for this number of requests. `on_srq`:
+    /// it has no receive queue.
     ///
     /// # Errors
-    /// No memory for the tables of the direct queues.
-    pub(crate) fn queues(self, qp: &Qp, on_srq: bool) -> Result<(SendQueue, RecvQueue)> {
-        let verbs = || RecvQueue::Verbs(qp.clone());
+    /// No memory for the tables of the queues.
+    pub(crate) fn queues(self, qp: &Qp, requests: usize, on_srq: bool) -> Result<(SendQueue, RecvQueue)> {
+        let by_verbs = || RecvQueue::Verbs(VerbsReceives::new(qp));
         Ok(match self {
-            Self::Verbs => (SendQueue::Verbs(qp.clone()), verbs()),
+            Self::Verbs => (SendQueue::Verbs(VerbsSends::new(qp, requests)?), by_verbs()),
             Self::Direct => {
-                let sends = SendQueue::Direct(direct::DirectSends::new(qp)?);
-                let receives =
-                    if on_srq { verbs() } else { RecvQueue::Direct(direct::DirectReceives::new(qp)?) };
-                (sends, receives)
+                let sends = SendQueue::Direct(DirectSends::new(qp)?);
+                (sends, if on_srq { by_verbs() } else { RecvQueue::Direct(DirectReceives::new(qp)?) })
             }
         })
     }
@@ -49,19 +41,17 @@ impl SendQueue {
     ///
     /// # Errors
     /// Nothing was posted.
-    pub(crate) fn post(&mut self, request: &Outgoing<'_>) -> Result<(), Refusal> {
-        let qp = match self {
-            Self::Direct(queue) => return queue.post(request),
-            Self::Verbs(qp) => qp,
-        };
-        let Outgoing { record, op, sges, flags, to } = *request;
-        let wr_id = WrId::Request(record.seq).pack();
-        match op {
-            SendOp::BindMw(bind) if bind.mw.kind() == MwKind::Type1 => bind.mw.bind(qp, wr_id, &bind, flags),
-            _ => {
-                let ud = to.map(|(ah, qpn, qkey)| UdDest { ah, qpn, qkey });
-                qp.post_send(&SendWr { wr_id, op, sges, flags, inline: None, ud })
-            }
+    pub(crate) fn push(&mut self, request: &Outgoing<'_>) -> Result<(), Refusal> {
+        match self {
+            Self::Direct(queue) => queue.push(request),
+            Self::Verbs(queue) => queue.push(request),
+        }
+    }
+
+    /// Looks for room for the next fast posts.
+    pub(crate) fn find_room(&mut self) {
+        if let Self::Direct(queue) = self {
+            queue.find_room();
         }
     }
 
@@ -70,67 +60,60 @@ impl SendQueue {
     ///
     /// # Errors
     /// Nothing was posted.
-    pub(crate) fn post_inline(
+    pub(crate) fn copy(
         &mut self,
-        record: Record,
+        request: Request,
         op: SendOp<'_>,
         bytes: &[u8],
         flags: SendFlags,
     ) -> Result<(), Refusal> {
         match self {
-            Self::Direct(queue) => queue.post_inline(record.request, op, bytes, flags),
-            Self::Verbs(qp) => {
-                let wr_id = WrId::Request(record.seq).pack();
-                let inline = (!bytes.is_empty()).then_some(bytes);
-                qp.post_send(&SendWr { wr_id, op, sges: &[], flags, inline, ud: None })
-            }
+            Self::Direct(queue) => queue.copy(request, op, bytes, flags),
+            Self::Verbs(queue) => queue.copy(request, op, bytes, flags),
         }
     }
 
-    /// Posts several requests with one doorbell: all or, on the direct path, none. There are at
-    /// most `MOST`. None is a datagram or about a window.
-    ///
-    /// # Errors
-    /// The number of the request that was refused. By verbs, those before it are posted.
-    pub(crate) fn post_list<const MOST: usize>(
-        &mut self,
-        requests: &[Outgoing<'_>],
-    ) -> Result<(), (usize, Refusal)> {
-        let qp = match self {
-            Self::Direct(queue) => return queue.post_list(requests),
-            Self::Verbs(qp) => qp,
-        };
-        let wrs: [SendWr<'_>; MOST] = std::array::from_fn(|n| match requests.get(n) {
-            Some(&Outgoing { record, op, sges, flags, .. }) => {
-                SendWr { flags, ..SendWr::new(WrId::Request(record.seq).pack(), op, sges) }
-            }
-            None => SendWr::send(0, &[]),
-        });
-        let posted = qp.post_send_list(wrs.get(..requests.len()).unwrap_or_default());
-        posted.map_err(|stopped| (stopped.index, stopped.reason))
+    /// Releases the request that a completion names, and all before it. Returns it, and how many
+    /// they are; `None` if it is not posted.
+    #[inline(always)]
+    pub(crate) fn complete(&mut self, named: u64) -> Option<(Request, u32)> {
+        match self {
+            Self::Direct(queue) => queue.complete(named as u16),
+            Self::Verbs(queue) => queue.complete(named),
+        }
     }
 
-    /// Posts a request of one segment to a connected QP: a Send, RDMA Write or RDMA Read, with
-    /// SIGNALLED and SOLICITED at most. Returns false without posting if the queue does not take
-    /// it.
+    /// See [`PostSends::complete_oldest`].
     #[inline(always)]
-    pub(crate) fn post_one(&mut self, record: Record, op: SendOp<'_>, sge: Sge, flags: SendFlags) -> bool {
+    pub(crate) fn complete_oldest<E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<E> {
         match self {
-            Self::Direct(queue) => {
-                queue.post_one(record.request, op, sge, flags) || {
-                    queue.find_room();
-                    queue.post_one(record.request, op, sge, flags)
-                }
-            }
-            Self::Verbs(qp) => qp.post_send_few(WrId::Request(record.seq).pack(), op, &[sge], flags).is_ok(),
+            Self::Direct(queue) => queue.complete_oldest(named, event),
+            Self::Verbs(queue) => queue.complete_oldest(named, event),
+        }
+    }
+
+    /// Releases the oldest request without a completion.
+    pub(crate) fn release_oldest(&mut self) -> Option<Request> {
+        match self {
+            Self::Direct(queue) => queue.release_oldest(),
+            Self::Verbs(queue) => queue.release_oldest(),
+        }
+    }
+
+    /// The number of requests that the device has.
+    pub(crate) fn len(&self) -> u32 {
+        match self {
+            Self::Direct(queue) => queue.len(),
+            Self::Verbs(queue) => queue.len(),
         }
     }
 
     /// Starts again after the QP was reset. Every completion of the requests before the reset was
     /// taken off its CQ.
     pub(crate) fn reset(&mut self) {
-        if let Self::Direct(queue) = self {
-            queue.reset();
+        match self {
+            Self::Direct(queue) => queue.reset(),
+            Self::Verbs(queue) => queue.reset(),
         }
     }
 }
@@ -140,29 +123,11 @@ impl RecvQueue {
     ///
     /// # Errors
     /// Nothing was posted.
-    pub(crate) fn post(&mut self, sges: &[Sge]) -> Result<(), Refusal> {
+    pub(crate) fn push(&mut self, sges: &[Sge]) -> Result<(), Refusal> {
         match self {
-            Self::Direct(queue) => queue.post(sges),
-            // The consumer of a UD EP must leave 40 bytes in front of the message.
-            Self::Verbs(qp) => qp.post_recv_raw(WrId::Recv(0).pack(), sges),
+            Self::Direct(queue) => queue.push(sges),
+            Self::Verbs(queue) => queue.push(sges),
         }
-    }
-
-    /// Posts a receive of one segment, which is not empty. Returns false without posting if the queue
-    /// does not take it.
-    #[inline(always)]
-    pub(crate) fn post_one(&mut self, sge: Sge) -> bool {
-        match self {
-            Self::Direct(queue) => queue.post_few([DataSeg::new(sge.addr, sge.len, sge.lkey).into()]),
-            Self::Verbs(qp) => Self::post_few_by_verbs(qp, &[sge]),
-        }
-    }
-
-    /// Posts a receive to the QP of a queue on the verbs path. Returns false without posting if the QP
-    /// does not take it.
-    #[inline(always)]
-    pub(crate) fn post_few_by_verbs<const N: usize>(qp: &Qp, sges: &[Sge; N]) -> bool {
-        qp.post_recv_raw(WrId::Recv(0).pack(), sges).is_ok()
     }
 
     /// Releases the slot that a completion names. False if no receive is posted there.

@@ -5,19 +5,11 @@ use crate::types::{CompletionFlags, DtoOp};
 use bitflags::bitflags;
 use rxe_fallback::{Ah, SendFlags, SendOp, Sge};
 
-/// A request for a send queue on either path.
-#[derive(Clone, Copy)]
-pub(crate) struct Record {
-    /// The position in the EP's stream of requests, by which the verbs path names the request.
-    pub(crate) seq: u64,
-    /// What the direct path stores in the send queue.
-    pub(crate) request: Request,
-}
-
 /// A request in the terms of the transport.
 #[derive(Clone, Copy)]
 pub(crate) struct Outgoing<'a> {
-    pub(crate) record: Record,
+    /// What is kept of it until it completes.
+    pub(crate) request: Request,
     pub(crate) op: SendOp<'a>,
     pub(crate) sges: &'a [Sge],
     pub(crate) flags: SendFlags,
@@ -99,16 +91,6 @@ impl Request {
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         !self.state.intersects(RequestState::NOT_PLAIN)
-    }
-
-    /// The request, if it is plain.
-    #[inline(always)]
-    pub(crate) fn if_plain(&self) -> Option<Self> {
-        // Read field by field: the compiler then knows that `op` is an operation, and makes no test
-        // of it for the `Option`.
-        let Self { cookie, pool, op, length, state } = *self;
-        let request = Self { cookie, pool, op, length, state };
-        request.is_plain().then_some(request)
     }
 
     /// What the event of the request says about the buffer.

@@ -4,11 +4,15 @@
 //! the entry, so completions may come in any order (R93). Posting takes no lock of this crate; the
 //! driver takes its own lock.
 
+mod queues;
+
+pub(crate) use self::queues::{VerbsReceives, VerbsSends};
 use super::entries::{CompletedUpTo, EntryCounts, EntryPoster, SrqEntries};
+use super::fast::{Fast, PostSrq};
 use super::losses::LostEntries;
 use super::{Completion, Lost, SrqCounts, WrId, WrInfo};
 use crate::error::PostError;
-use crate::types::{DtoOp, DtoStatus};
+use crate::types::{DtoOp, DtoStatus, LmrTriplet};
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{Cq, Plain, Polled, PostError as Refusal, Sge, Srq, StagedRecv, WcOpcode, WcStatus};
 use std::sync::Arc;
@@ -30,53 +34,12 @@ pub(crate) struct VerbsPoster {
     poster: EntryPoster,
     /// The ID of a work request without the entry.
     wr_ids: u64,
-    /// The work request of [`VerbsPoster::take_entry`].
+    /// The work request of [`VerbsPoster::push_fast`].
     staged: StagedRecv,
     /// The number of buffers that the device's queue holds.
     room: u32,
     /// Whether the device can resize the SRQ. If not, the SRQ was created with room to grow.
     resizable: bool,
-}
-
-/// The segments of [`VerbsPoster::stage`], with an entry.
-#[must_use = "the entry counts as posted"]
-pub struct Staged<'a> {
-    poster: &'a mut VerbsPoster,
-    entry: u32,
-    count: usize,
-}
-
-impl<'a> Staged<'a> {
-    /// Posts the segments.
-    ///
-    /// # Errors
-    /// The device library refuses the buffer: see [`Refused::take_back`].
-    #[inline(always)]
-    pub fn post(self) -> Result<(), Refused<'a>> {
-        let Self { poster, entry, count } = self;
-        match poster.staged.post(poster.wr_ids | u64::from(entry), count) {
-            Ok(()) => Ok(()),
-            Err(errno) => Err(Refused { poster, errno }),
-        }
-    }
-}
-
-/// A buffer that the device library has refused.
-#[must_use = "the entry counts as posted"]
-pub struct Refused<'a> {
-    poster: &'a mut VerbsPoster,
-    errno: i32,
-}
-
-impl Refused<'_> {
-    /// Frees the entry. Returns the error.
-    pub fn take_back(self) -> PostError {
-        let Self { poster, errno } = self;
-        // Read from the work request, so that a post keeps nothing in registers for it.
-        let entry = poster.staged.wr_id() as u32;
-        poster.poster.unpost(&poster.shared.entries, entry);
-        refused(StagedRecv::refusal(errno))
-    }
 }
 
 impl VerbsSrq {
@@ -143,32 +106,50 @@ impl VerbsSrq {
     }
 }
 
-impl VerbsPoster {
-    pub(crate) fn post(&mut self, segments: &[Sge], info: &WrInfo) -> Result<(), PostError> {
-        let entry =
-            self.poster.post(&self.shared.entries, info).ok_or(PostError::Full(Subtype::ResourceSrq))?;
-        self.post_entry(entry, segments)
-    }
+impl PostSrq for VerbsPoster {
+    type Segment = Sge;
 
-    fn post_entry(&mut self, entry: u32, segments: &[Sge]) -> Result<(), PostError> {
+    /// Posts if an entry is found at once ([`EntryPoster::take_at_hand`]).
+    #[inline(always)]
+    fn push_fast(
+        &mut self,
+        iov: &[LmrTriplet],
+        mut encode: impl FnMut(&LmrTriplet) -> Option<Sge>,
+        cookie: u64,
+    ) -> Fast {
+        for (to, from) in self.staged.segments().iter_mut().zip(iov) {
+            let Some(sge) = encode(from) else { return Fast::Nothing };
+            *to = sge;
+        }
+        let mut lmrs = [0; 4];
+        lmrs.iter_mut().zip(iov).for_each(|(lmr, segment)| *lmr = segment.lmr_context);
+        let info = WrInfo { cookie, pool: 0, lmrs };
+        let Some(entry) = self.poster.take_at_hand(&self.shared.entries, &info) else { return Fast::Nothing };
+        match self.staged.post(self.wr_ids | u64::from(entry), iov.len()) {
+            Ok(()) => Fast::Posted,
+            Err(errno) => Fast::Refused(self.take_back(errno)),
+        }
+    }
+}
+
+impl VerbsPoster {
+    pub(crate) fn push(&mut self, segments: &[Sge], info: &WrInfo) -> Result<(), PostError> {
+        let entry = self.poster.take(&self.shared.entries, info);
+        let entry = entry.ok_or(PostError::Full(Subtype::ResourceSrq))?;
         self.shared.srq.post_raw(self.wr_ids | u64::from(entry), segments).map_err(|reason| {
-            self.poster.unpost(&self.shared.entries, entry);
+            self.poster.take_back(&self.shared.entries, entry);
             refused(reason)
         })
     }
 
-    /// Writes segment `at` of the next [`VerbsPoster::take_entry`].
-    #[inline(always)]
-    pub(crate) fn stage(&mut self, at: usize, segment: Sge) {
-        self.staged.segments()[at] = segment;
-    }
-
-    /// Takes an entry for the first `count` segments of [`VerbsPoster::stage`], if one is found at
-    /// once ([`EntryPoster::post_at_hand`]). The caller posts them.
-    #[inline(always)]
-    pub(crate) fn take_entry(&mut self, count: usize, info: &WrInfo) -> Option<Staged<'_>> {
-        let entry = self.poster.post_at_hand(&self.shared.entries, info)?;
-        Some(Staged { poster: self, entry, count })
+    /// Frees the entry of a fast post that the device library has refused. Returns the error.
+    #[cold]
+    #[inline(never)]
+    fn take_back(&mut self, errno: i32) -> PostError {
+        // Read from the work request, so that a post keeps nothing in registers for it.
+        let entry = self.staged.wr_id() as u32;
+        self.poster.take_back(&self.shared.entries, entry);
+        refused(StagedRecv::refusal(errno))
     }
 
     pub(crate) fn counts(&self) -> SrqCounts {

@@ -1,18 +1,18 @@
 //! The LMRs of a queue.
 
 use super::lmr_table::{FIRST, First, LmrEntry, LmrTable, name};
+use crate::datapath::Segment;
 use crate::error::Direction;
 use crate::hint::likely;
 use crate::types::LmrTriplet;
-use mlx5_direct::wqe::{KeyedSeg, SegmentKey};
-use rxe_fallback::Sge;
 use std::sync::atomic::Ordering;
 
-/// The LMRs that the posts of a queue may name: the LMR table as the queue's posts look it up, without
-/// a lock.
+/// The LMRs that the posts of a queue may name: the LMR table as the queue's posts look it up,
+/// without a lock.
 ///
-/// `None` as an answer says only that the slow function has to make all checks. It is the answer while
-/// the queue is closed, for an LMR outside the table's first chunk, and for a segment that is empty.
+/// `None` as an answer says only that the slow function has to make all checks. It is the answer
+/// while the queue is closed, for an LMR outside the table's first chunk, and for a segment that is
+/// empty.
 #[derive(Debug)]
 pub(crate) struct QueueLmrs {
     /// The first chunk of the table.
@@ -48,68 +48,29 @@ impl QueueLmrs {
         likely(entry.name(direction) == self.pz | u64::from(context)).then_some(entry)
     }
 
-    /// The segment for the device's library, if it is not longer than the longest post.
-    #[inline(always)]
-    pub(crate) fn sge(&self, segment: &LmrTriplet, direction: Direction) -> Option<Sge> {
-        let sge = sge_in(self.lmr(segment.lmr_context, direction)?, segment)?;
-        likely(sge.len <= self.longest).then_some(sge)
-    }
-
-    /// The segment for the device, on the direct path. The longest post is not compared.
-    #[inline(always)]
-    pub(crate) fn segment(&self, segment: &LmrTriplet, direction: Direction) -> Option<KeyedSeg> {
-        Some(segment_in(self.lmr(segment.lmr_context, direction)?, segment)?.0)
-    }
-
     /// Finds the LMRs of the segments of one post, one after the other.
     #[inline(always)]
     pub(crate) fn finder(&self, direction: Direction) -> Finder<'_> {
         Finder { lmrs: self, direction, last: None }
     }
 
-    /// As [`QueueLmrs::sge`], for all segments of a post, with the sum of their lengths, which is not
-    /// above the longest post.
+    /// The segments of a post, in the form of a data path, with the sum of their lengths, which is
+    /// not above the longest post.
     #[inline(always)]
-    pub(crate) fn sges<const N: usize>(
+    pub(crate) fn segments<S: Segment, const N: usize>(
         &self,
         segments: &[LmrTriplet; N],
         direction: Direction,
-    ) -> Option<([Sge; N], u32)> {
-        self.of_post(segments, direction, Sge::default(), |lmr, segment| {
-            sge_in(lmr, segment).map(|sge| (sge, sge.len))
-        })
-    }
-
-    /// As [`QueueLmrs::sges`], on the direct path.
-    #[inline(always)]
-    pub(crate) fn segments<const N: usize>(
-        &self,
-        segments: &[LmrTriplet; N],
-        direction: Direction,
-    ) -> Option<([KeyedSeg; N], u32)> {
-        let none = KeyedSeg::new(0, 0, SegmentKey::new(0));
-        self.of_post(segments, direction, none, segment_in)
-    }
-
-    /// What `form` makes of each segment of a post, with the sum of the lengths that it returns. `None`
-    /// if the post is longer than the longest.
-    #[inline(always)]
-    fn of_post<T: Copy, const N: usize>(
-        &self,
-        segments: &[LmrTriplet; N],
-        direction: Direction,
-        none: T,
-        form: impl Fn(&LmrEntry, &LmrTriplet) -> Option<(T, u32)>,
-    ) -> Option<([T; N], u32)> {
+    ) -> Option<([S; N], u32)> {
         let mut finder = self.finder(direction);
-        let mut formed = [none; N];
+        let mut found = [S::NONE; N];
         let mut length = 0;
-        for (to, segment) in formed.iter_mut().zip(segments) {
+        for (to, segment) in found.iter_mut().zip(segments) {
             let len;
-            (*to, len) = form(finder.lmr(segment)?, segment)?;
+            (*to, len) = segment_in(finder.lmr(segment)?, segment)?;
             length += u64::from(len);
         }
-        likely(length <= self.longest.into()).then_some((formed, length as u32))
+        likely(length <= self.longest.into()).then_some((found, length as u32))
     }
 }
 
@@ -134,23 +95,17 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The segment for the device's library. The longest post is not compared.
+    /// The segment, in the form of a data path. The longest post is not compared.
     #[inline(always)]
-    pub(crate) fn sge(&mut self, segment: &LmrTriplet) -> Option<Sge> {
-        sge_in(self.lmr(segment)?, segment)
-    }
-
-    /// The segment for the device, on the direct path. The longest post is not compared.
-    #[inline(always)]
-    pub(crate) fn segment(&mut self, segment: &LmrTriplet) -> Option<KeyedSeg> {
+    pub(crate) fn segment<S: Segment>(&mut self, segment: &LmrTriplet) -> Option<S> {
         Some(segment_in(self.lmr(segment)?, segment)?.0)
     }
 }
 
 /// Address and length of a segment that names this LMR, if it lies inside and has one byte or more.
 ///
-/// They are read here, once: read before the LMR was found, they would occupy registers, and read by
-/// the caller, they would be read again.
+/// They are read here, once: read before the LMR was found, they would occupy registers, and read
+/// by the caller, they would be read again.
 #[inline(always)]
 fn bytes_in(lmr: &LmrEntry, segment: &LmrTriplet) -> Option<(u64, u32)> {
     let LmrTriplet { virtual_address: from, segment_length: len, .. } = *segment;
@@ -162,18 +117,12 @@ fn bytes_in(lmr: &LmrEntry, segment: &LmrTriplet) -> Option<(u64, u32)> {
     inside.then_some((from, len))
 }
 
+/// The segment, with its length.
 #[inline(always)]
-fn sge_in(lmr: &LmrEntry, segment: &LmrTriplet) -> Option<Sge> {
+fn segment_in<S: Segment>(lmr: &LmrEntry, segment: &LmrTriplet) -> Option<(S, u32)> {
     let (addr, len) = bytes_in(lmr, segment)?;
-    Some(Sge { addr, len, lkey: lmr.lkey.load(Ordering::Relaxed) })
-}
-
-/// The segment for the device, with its length.
-#[inline(always)]
-fn segment_in(lmr: &LmrEntry, segment: &LmrTriplet) -> Option<(KeyedSeg, u32)> {
-    let (addr, len) = bytes_in(lmr, segment)?;
-    let key = SegmentKey::from_word(lmr.key_word.load(Ordering::Relaxed));
-    Some((KeyedSeg::new(addr, len, key), len))
+    let (lkey, key_word) = (|| lmr.lkey.load(Ordering::Relaxed), || lmr.key_word.load(Ordering::Relaxed));
+    Some((S::new(addr, len, lkey, key_word), len))
 }
 
 #[cfg(test)]
@@ -182,6 +131,8 @@ mod tests {
     use super::*;
     use crate::types::MemPriv;
     use mlx5_direct::DataSeg;
+    use mlx5_direct::wqe::KeyedSeg;
+    use rxe_fallback::Sge;
 
     const PZ: u32 = 7;
     const START: u64 = 0x1000;
@@ -197,7 +148,14 @@ mod tests {
     }
 
     fn lkey(lmrs: &QueueLmrs, segment: &LmrTriplet, direction: Direction) -> Option<u32> {
-        lmrs.sge(segment, direction).map(|sge| sge.lkey)
+        lmrs.segments::<Sge, 1>(&[*segment], direction).map(|([sge], _)| sge.lkey)
+    }
+
+    /// Whether a post of these segments finds them on neither path.
+    fn finds_none<const N: usize>(lmrs: &QueueLmrs, segments: &[LmrTriplet; N]) -> bool {
+        let read = Direction::Read;
+        lmrs.segments::<Sge, N>(segments, read).is_none()
+            && lmrs.segments::<KeyedSeg, N>(segments, read).is_none()
     }
 
     /// Each of many LMRs, until it is freed; none of another PZ, and none without the privilege.
@@ -235,21 +193,21 @@ mod tests {
         let [a, b, c] = [1, 2, 3].map(|lkey| lmr(table, lkey, PZ, MemPriv::LOCAL_WRITE));
         let mut lmrs = QueueLmrs::closed(table, PZ);
         let read = Direction::Read;
-        assert!(lmrs.sge(&a, read).is_none() && lmrs.segments(&[a], read).is_none(), "closed");
+        assert!(finds_none(&lmrs, &[a]), "closed");
         lmrs.open(20);
         let lkeys = |found: Option<([Sge; 3], u32)>| found.map(|(sges, n)| (sges.map(|sge| sge.lkey), n));
-        assert!(lmrs.sges(&[a, b, c], read).is_none() && lmrs.segments(&[a, b, c], read).is_none(), "24");
+        assert!(finds_none(&lmrs, &[a, b, c]), "24");
         let short = [a, b, c].map(|segment| LmrTriplet { segment_length: 5, ..segment });
-        assert_eq!(lkeys(lmrs.sges(&short, read)), Some(([1, 2, 3], 15)));
-        let (segments, length) = lmrs.segments(&short, read).unwrap();
+        assert_eq!(lkeys(lmrs.segments(&short, read)), Some(([1, 2, 3], 15)));
+        let (segments, length) = lmrs.segments::<KeyedSeg, 3>(&short, read).unwrap();
         let expected = [1, 2, 3].map(|lkey| DataSeg::new(START, 5, lkey));
         assert_eq!((segments.map(DataSeg::from), length), (expected, 15));
         let long = LmrTriplet { segment_length: 21, ..a };
-        assert!(lmrs.sge(&long, read).is_none() && lmrs.segments(&[long], read).is_none());
+        assert!(finds_none(&lmrs, &[long]));
         let empty = LmrTriplet { segment_length: 0, ..b };
-        assert!(lmrs.sges(&[a, empty], read).is_none() && lmrs.segments(&[a, empty], read).is_none());
+        assert!(finds_none(&lmrs, &[a, empty]));
         lmrs.close();
-        assert!(lmrs.sge(&a, read).is_none() && lmrs.segments(&[a], read).is_none(), "closed again");
+        assert!(finds_none(&lmrs, &[a]), "closed again");
     }
 
     /// At both ends, without a byte, at the end of the address space, and with another context.
@@ -272,7 +230,8 @@ mod tests {
                     for direction in [Direction::Read, Direction::Write] {
                         let key = expected.then_some(9);
                         assert_eq!(lkey(&lmrs, &segment, direction), key, "{segment:?}");
-                        let for_device = lmrs.segment(&segment, direction).map(DataSeg::from);
+                        let found = lmrs.finder(direction).segment::<KeyedSeg>(&segment);
+                        let for_device = found.map(DataSeg::from);
                         let same = DataSeg::new(virtual_address, segment_length, 9);
                         assert_eq!(for_device, expected.then_some(same), "{segment:?}");
                     }

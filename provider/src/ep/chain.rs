@@ -1,17 +1,15 @@
 //! Chains: several requests of an EP with one doorbell.
 
-mod ones;
-
-use super::post::{Checked, too_many};
+use super::post::{Checked, send_flags, too_many};
 use super::{Ep, EpInner, RequestKind};
 use crate::Subtype;
-use crate::datapath::{Outgoing, Record, WrInfo, verbs::refused};
+use crate::datapath::{Chain, Outgoing, PostSends, Queues, WrInfo, verbs::refused, with_path};
 use crate::device::Use;
-use crate::error::{Direction, PostError};
+use crate::error::PostError;
 use crate::lmr::PoolMemory;
-use crate::queue_pair::{LastPool, Request};
-use crate::types::{CompletionFlags, EpState, LmrTriplet, MAX_IOV, RmrTriplet};
-use rxe_fallback::{SendFlags, SendOp, Sge};
+use crate::queue_pair::LastPool;
+use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, MAX_IOV, RmrTriplet};
+use rxe_fallback::Sge;
 use std::array;
 use std::sync::Arc;
 
@@ -200,175 +198,141 @@ impl Ep {
     /// # References
     /// dat_ep_post_rdma_write(3DAT), dat_ep_post_send(3DAT), R60; ibv_post_send(3).
     pub fn chain(&mut self, requests: &[ChainRequest<'_>]) -> Result<(), ChainError> {
-        self.inner.post_chain(requests, None)
+        self.inner.chain_slow(requests, None)
     }
 }
 
-/// Requests of a chain that were checked, with room for this many requests and segments.
-struct Plan<const REQUESTS: usize, const SEGMENTS: usize> {
-    checked: [Checked; REQUESTS],
-    count: usize,
-    /// The segments of all requests, one behind the other.
-    sges: [Sge; SEGMENTS],
-    used: usize,
+/// A request of a chain, with what all have.
+#[derive(Clone, Copy)]
+enum Link<'a> {
+    Request(&'a ChainRequest<'a>),
+    Pool(&'a PoolSend<'a>),
 }
 
-impl<const REQUESTS: usize, const SEGMENTS: usize> Plan<REQUESTS, SEGMENTS> {
-    fn new() -> Self {
-        let (checked, sges) = ([Checked::NOTHING; REQUESTS], [Sge::default(); SEGMENTS]);
-        Self { checked, count: 0, sges, used: 0 }
-    }
-
-    /// Checks a request of `segments` segments and adds it. `check` checks and writes the segments,
-    /// and returns how many remain.
-    fn add(
-        &mut self,
-        ep: &EpInner,
-        (kind, segments): (RequestKind, usize),
-        (info, flags): (&WrInfo, CompletionFlags),
-        max_iov: usize,
-        check: impl FnOnce(Direction, &mut [Sge]) -> Result<usize, PostError>,
-    ) -> Result<(), PostError> {
-        let place = self.checked.get_mut(self.count).ok_or(PostError::Full(Subtype::ResourceCredits))?;
-        let left = &mut self.sges[self.used..];
-        let most = max_iov.min(MAX_IOV).min(left.len());
-        if segments > most {
-            return Err(too_many(segments, most));
+impl Link<'_> {
+    fn flags(&self) -> CompletionFlags {
+        match self {
+            Self::Request(request) => request.flags,
+            Self::Pool(send) => send.flags,
         }
-        let n = check(kind.direction(), left)?;
-        *place = ep.checked(kind, &mut left[..n], info, flags)?;
-        self.used += place.segments;
-        self.count += 1;
-        Ok(())
     }
+}
 
-    /// The requests for the device; the first has this position.
-    fn outgoing(&self, first: u64) -> [Outgoing<'_>; REQUESTS] {
-        let mut sges = &self.sges[..];
-        let mut requests = self.checked.iter().zip(first..);
-        array::from_fn(|_| match requests.next() {
-            Some((checked, seq)) => {
-                let record = Record { seq, request: checked.request };
-                let (own, rest) = sges.split_at(checked.segments);
-                sges = rest;
-                Outgoing { record, op: checked.verb, sges: own, flags: checked.send_flags(), to: None }
-            }
-            None => {
-                let record = Record { seq: 0, request: Request::NONE };
-                Outgoing { record, op: SendOp::Send, sges: &[], flags: SendFlags::empty(), to: None }
-            }
-        })
-    }
+/// What the queue takes of a chain.
+struct Limits {
+    max_iov: usize,
+    room: usize,
 }
 
 impl EpInner {
     /// Posts the requests, and `last` behind them, with one doorbell.
-    #[inline]
-    pub(crate) fn post_chain(
+    pub(crate) fn chain_slow(
         self: &Arc<Self>,
         requests: &[ChainRequest<'_>],
         last: Option<PoolSend<'_>>,
     ) -> Result<(), ChainError> {
-        if self.pair.post_ones(requests, last.as_ref())? {
-            Ok(())
-        } else {
-            self.post_checked_chain(requests, last)
+        let links = || requests.iter().map(Link::Request).chain(last.as_ref().map(Link::Pool));
+        let Some(first) = links().next() else { return Ok(()) };
+        let state = self.takes_requests(first.flags());
+        let state = state.map_err(|error| ChainError { request: 0, error })?;
+        let mut locked = self.pair.requests.lock();
+        if locked.ring.room() < requests.len() + usize::from(last.is_some()) {
+            drop(locked);
+            // Finished suppressed requests free their places in the ring here.
+            let _ = self.request_evd.harvest_now();
+            locked = self.pair.requests.lock();
         }
-    }
-
-    /// As [`EpInner::post_chain`], for all chains and on both paths.
-    fn post_checked_chain(
-        self: &Arc<Self>,
-        requests: &[ChainRequest<'_>],
-        last: Option<PoolSend<'_>>,
-    ) -> Result<(), ChainError> {
-        let own = requests.iter().map(|request| request.iov.len()).fold(0, usize::saturating_add);
-        // Most chains are short, and small arrays are cleared in less time.
-        if requests.len() < 4 && own < 8 {
-            self.post_chain_in::<4, 8>(requests, last)
-        } else {
-            self.post_chain_in::<{ Ep::MAX_CHAIN }, { Ep::MAX_CHAIN_SEGMENTS }>(requests, last)
+        let limits = Limits { max_iov: locked.max_iov, room: locked.ring.room() };
+        if state == EpState::Disconnected {
+            drop(locked);
+            self.check_links(links(), &limits, |_, _| Ok(()))?;
+            return self.check_links(links(), &limits, |checked, _| {
+                self.flush(checked.request);
+                Ok(())
+            });
         }
-    }
-
-    /// As [`EpInner::post_chain`], for chains of up to this many requests and segments.
-    #[inline(never)]
-    fn post_chain_in<const REQUESTS: usize, const SEGMENTS: usize>(
-        self: &Arc<Self>,
-        requests: &[ChainRequest<'_>],
-        last: Option<PoolSend<'_>>,
-    ) -> Result<(), ChainError> {
-        let refused_at = |request| move |error| ChainError { request, error };
-        let (pz, max_iov) = (self.pz(), self.pair.requests.lock().max_iov);
-        let mut state = EpState::Connected;
-        let mut plan = Plan::<REQUESTS, SEGMENTS>::new();
-        for (n, request) in requests.iter().enumerate() {
-            let ChainRequest { iov, cookie, flags, .. } = *request;
-            state = self.takes_requests(flags).map_err(refused_at(n))?;
-            let info = WrInfo { cookie, ..WrInfo::default() };
-            plan.add(self, (request.kind(), iov.len()), (&info, flags), max_iov, |direction, sges| {
-                self.device.lmrs.check_all(iov, Use { pz: pz.number, direction }, sges)
+        let mut pushed = [(DtoOp::Send, 0); Ep::MAX_CHAIN];
+        let mut places = pushed.iter_mut();
+        let posted = with_path!(locked.queue.path(), P => {
+            let Some(queue) = P::send_queue(&mut locked.queue) else { return Ok(()) };
+            queue.chain(|chain| {
+                self.check_links(links(), &limits, |checked, sges| {
+                    let Checked { request, verb, solicits, .. } = *checked;
+                    let flags = send_flags(request.flags(), solicits);
+                    chain.add(&Outgoing { request, op: verb, sges, flags, to: None })?;
+                    if let Some(place) = places.next() {
+                        *place = (request.op, request.length);
+                    }
+                    Ok(())
+                })
             })
-            .map_err(refused_at(n))?;
+        })?;
+        let left = places.len();
+        let done = posted.map_or_else(|(refused, _)| refused, |()| pushed.len() - left);
+        for (op, length) in &pushed[..done] {
+            locked.count(*op, *length);
         }
-        if let Some(PoolSend { memory, bytes, info, flags }) = last {
-            let n = requests.len();
-            state = self.takes_requests(flags).map_err(refused_at(n))?;
-            let segments = usize::from(bytes.1 > 0);
-            plan.add(self, (RequestKind::Send, segments), (&info, flags), max_iov, |direction, sges| {
-                for sge in &mut sges[..segments] {
-                    *sge = memory.segment(0, bytes, &pz, direction)?;
-                }
-                Ok(segments)
-            })
-            .map_err(refused_at(n))?;
-        }
-        self.submit_chain(state, &plan)?;
+        posted.map_err(|(request, reason)| ChainError { request, error: refused(reason) })?;
         let longest = self.device.attr.max_message_size;
         // An empty segment was not checked.
         let pool = match last {
             Some(PoolSend { bytes: (_, 1..), info, .. }) => Some(LastPool { number: info.pool, longest }),
             _ => None,
         };
-        self.pair.open_requests(longest, pool);
+        self.pair.open_requests(&mut locked, longest, pool);
         Ok(())
     }
 
-    /// Adds checked requests to the ring and passes them to the device. On a DISCONNECTED EP, they
-    /// are flushed instead.
-    fn submit_chain<const REQUESTS: usize, const SEGMENTS: usize>(
-        self: &Arc<Self>,
-        state: EpState,
-        plan: &Plan<REQUESTS, SEGMENTS>,
+    /// Makes all checks of each request in turn, and calls `each` with what has passed them.
+    fn check_links<'a>(
+        &self,
+        links: impl Iterator<Item = Link<'a>>,
+        limits: &Limits,
+        mut each: impl FnMut(&Checked, &[Sge]) -> Result<(), rxe_fallback::PostError>,
     ) -> Result<(), ChainError> {
-        let checked = &plan.checked[..plan.count];
-        let mut requests = self.pair.requests.lock();
-        if requests.ring.room() < checked.len() {
-            drop(requests);
-            // Finished suppressed requests free their places in the ring here.
-            let _ = self.request_evd.harvest_now();
-            requests = self.pair.requests.lock();
-            let room = requests.ring.room();
-            if room < checked.len() {
-                let error = PostError::Full(Subtype::ResourceCredits);
-                return Err(ChainError { request: room, error });
-            }
+        let pz = self.pz();
+        let mut sges = [Sge::default(); MAX_IOV];
+        let mut left = Ep::MAX_CHAIN_SEGMENTS;
+        for (n, link) in links.enumerate() {
+            let mut check = || {
+                self.takes_requests(link.flags())?;
+                let full = PostError::Full(Subtype::ResourceCredits);
+                if n >= Ep::MAX_CHAIN {
+                    return Err(full);
+                }
+                let (kind, info, segments) = match link {
+                    Link::Request(request) => {
+                        let info = WrInfo { cookie: request.cookie, ..WrInfo::default() };
+                        (request.kind(), info, request.iov.len())
+                    }
+                    Link::Pool(send) => (RequestKind::Send, send.info, usize::from(send.bytes.1 > 0)),
+                };
+                let most = limits.max_iov.min(MAX_IOV).min(left);
+                if segments > most {
+                    return Err(too_many(segments, most));
+                }
+                let direction = kind.direction();
+                let found = match link {
+                    Link::Request(request) => {
+                        let using = Use { pz: pz.number, direction };
+                        self.device.lmrs.check_all(request.iov, using, &mut sges)?
+                    }
+                    Link::Pool(send) => {
+                        if segments > 0 {
+                            sges[0] = send.memory.segment(0, send.bytes, &pz, direction)?;
+                        }
+                        segments
+                    }
+                };
+                let checked = self.checked(kind, &mut sges[..found], &info, link.flags())?;
+                if n >= limits.room {
+                    return Err(full);
+                }
+                left -= checked.segments;
+                each(&checked, &sges[..checked.segments]).map_err(refused)
+            };
+            check().map_err(|error| ChainError { request: n, error })?;
         }
-        if state == EpState::Disconnected {
-            drop(requests);
-            checked.iter().for_each(|checked| self.flush(checked.request));
-            return Ok(());
-        }
-        let outgoing = plan.outgoing(requests.ring.end());
-        let posted = requests.queue.post_list::<REQUESTS>(&outgoing[..checked.len()]);
-        let done = match posted {
-            Ok(()) => checked.len(),
-            Err((done, _)) => done,
-        };
-        for Checked { request, .. } in &checked[..done] {
-            requests.posted.add(request.op, request.length.into());
-            requests.add(*request);
-        }
-        posted.map_err(|(request, reason)| ChainError { request, error: refused(reason) })
+        Ok(())
     }
 }

@@ -91,7 +91,7 @@ impl EpInner {
             // posted again.
             clean(qp.num());
             self.device.to_init(&qp)?;
-            receives.post_preposted_again().map_err(|error| {
+            receives.repeat().map_err(|error| {
                 let text = format!("the receives of an EP could not be posted again: {error}");
                 crate::Error::resources(Subtype::ResourceTep, text)
             })

@@ -166,7 +166,7 @@ impl EpSpec {
         };
         let memory = || -> Result<_> {
             self.device.to_init(&qp)?;
-            let queues = self.device.path.queues(&qp, self.srq.is_some())?;
+            let queues = self.device.path.queues(&qp, room.request as usize, self.srq.is_some())?;
             let sends = room.request as usize;
             let ud = self.attr.service_type == ServiceType::Ud;
             let ud = if ud {

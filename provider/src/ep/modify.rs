@@ -321,7 +321,7 @@ impl EpInner {
         // No other thread posts: the one thread that may post is in this call.
         let queues = spec.open_queues(self.id).and_then(|mut queues| {
             let receives = self.pair.receives.lock();
-            let posted = receives.post_preposted_to(&mut queues.recvs).map_err(|error| {
+            let posted = receives.repeat_on(&mut queues.recvs).map_err(|error| {
                 let text = format!("the receives of an EP could not be posted to a new queue: {error}");
                 Error::resources(Subtype::ResourceTep, text)
             });

@@ -1,10 +1,11 @@
 //! The operations that a program posts to an EP: one method for each DAT call.
 //!
-//! Each method passes its arguments on to `ep/post.rs` or `ep/recv.rs`, which make all checks. All
-//! take `&mut self`, because one thread at a time posts to an EP.
+//! Each method tries `ep/fast.rs`, if that has the operation, and then `ep/post.rs` or
+//! `ep/recv.rs`. All take `&mut self`, because one thread at a time posts to an EP.
 
+use super::request::{Operation, Read, Send, Write};
 use super::{Ep, RequestKind};
-use crate::datapath::WrInfo;
+use crate::datapath::{WrInfo, with_path};
 use crate::error::PostError;
 use crate::types::{CompletionFlags, LmrTriplet, RmrTriplet};
 
@@ -22,18 +23,13 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        let pair = &self.inner.pair;
-        if flags.is_empty()
-            && let [segment] = iov
-            && let Some(mut receives) = pair.receives.try_lock_fast()
-            && receives.post_fast(std::array::from_ref(segment), cookie)
-        {
-            return Ok(());
+        if flags.is_empty() {
+            let mut receives = self.inner.pair.receives.lock();
+            if with_path!(receives.queue.path(), P => receives.push_fast::<P>(iov, cookie)) {
+                return Ok(());
+            }
         }
-        if flags.is_empty() && pair.post_recv_short(iov, cookie) {
-            return Ok(());
-        }
-        self.inner.post_recv(iov, WrInfo { cookie, ..WrInfo::default() }, flags)
+        self.inner.recv_slow(iov, WrInfo { cookie, ..WrInfo::default() }, flags)
     }
 
     /// Sends a message gathered from these segments.
@@ -49,13 +45,7 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        if let [segment] = iov
-            && let Some(mut requests) = self.inner.pair.requests.try_lock_fast()
-            && requests.post_send_fast(std::array::from_ref(segment), cookie, flags)
-        {
-            return Ok(());
-        }
-        self.post_request(RequestKind::Send, iov, cookie, flags)
+        self.submit(Send, iov, cookie, flags)
     }
 
     /// Sends a message of these bytes, which the device gets with the request: they are copied
@@ -87,7 +77,7 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_inline(RequestKind::Send, bytes, cookie, flags)
+        self.inner.send_copy(RequestKind::Send, bytes, cookie, flags)
     }
 
     /// Writes these bytes into the peer's memory. They are copied during the call, as by
@@ -106,7 +96,7 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_inline(RequestKind::Write(remote), bytes, cookie, flags)
+        self.inner.send_copy(RequestKind::Write(remote), bytes, cookie, flags)
     }
 
     /// Sends a message and invalidates one of the peer's RMR contexts. The context becomes invalid
@@ -129,7 +119,7 @@ impl Ep {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let info = WrInfo { cookie, ..WrInfo::default() };
-        self.inner.post_request(RequestKind::SendInvalidate(rmr_context), iov, info, flags)
+        self.inner.request_slow(RequestKind::SendInvalidate(rmr_context), iov, info, flags)
     }
 
     /// Writes these segments into the peer's memory.
@@ -147,29 +137,7 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        if self.post_rdma_fast::<false>(iov, cookie, &remote, flags) {
-            return Ok(());
-        }
-        self.post_request(RequestKind::Write(remote), iov, cookie, flags)
-    }
-
-    /// Posts an RDMA Write, or with `READ` an RDMA Read, in the most common case
-    /// ([`Requests::post_rdma_fast`](crate::queue_pair::Requests::post_rdma_fast)).
-    #[inline(always)]
-    fn post_rdma_fast<const READ: bool>(
-        &self,
-        iov: &[LmrTriplet],
-        cookie: u64,
-        remote: &RmrTriplet,
-        flags: CompletionFlags,
-    ) -> bool {
-        if let [segment] = iov
-            && let Some(mut requests) = self.inner.pair.requests.try_lock_fast()
-        {
-            requests.post_rdma_fast::<READ>(segment, remote, cookie, flags)
-        } else {
-            false
-        }
+        self.submit(Write(remote), iov, cookie, flags)
     }
 
     /// Writes into the peer's memory and consumes a receive of the peer. The completion of that
@@ -188,7 +156,7 @@ impl Ep {
         immediate: u32,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.inner.post_request(
+        self.inner.request_slow(
             RequestKind::WriteImmediate(remote, immediate),
             iov,
             WrInfo { cookie, ..WrInfo::default() },
@@ -211,10 +179,7 @@ impl Ep {
         remote: RmrTriplet,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        if self.post_rdma_fast::<true>(iov, cookie, &remote, flags) {
-            return Ok(());
-        }
-        self.post_request(RequestKind::Read(remote), iov, cookie, flags)
+        self.submit(Read(remote), iov, cookie, flags)
     }
 
     /// Reads the peer's memory into local memory. The local memory is named as a peer would name
@@ -255,7 +220,7 @@ impl Ep {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let info = WrInfo { cookie, ..WrInfo::default() };
-        self.inner.post_request(RequestKind::FetchAdd(remote, add), &[local], info, flags)
+        self.inner.request_slow(RequestKind::FetchAdd(remote, add), &[local], info, flags)
     }
 
     /// Replaces 8 bytes of the peer's memory, at an address that is a multiple of 8, with `swap` if
@@ -276,27 +241,23 @@ impl Ep {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let info = WrInfo { cookie, ..WrInfo::default() };
-        self.inner.post_request(RequestKind::CompareSwap(remote, compare, swap), &[local], info, flags)
+        self.inner.request_slow(RequestKind::CompareSwap(remote, compare, swap), &[local], info, flags)
     }
 
-    /// Posts a request without the slow function if it has one segment, or is a Send or an RDMA Write
-    /// of two to four.
     #[inline(always)]
-    fn post_request(
+    fn submit(
         &mut self,
-        kind: RequestKind,
+        op: impl Operation,
         iov: &[LmrTriplet],
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        let posted = match iov {
-            [segment] => self.inner.pair.post_one_segment(kind, segment, cookie, flags),
-            [_, _, ..] => self.inner.pair.post_few(kind, iov, cookie, flags),
-            [] => false,
-        };
-        if posted {
+        let mut requests = self.inner.pair.requests.lock();
+        let path = requests.queue.path();
+        if with_path!(path, P => requests.push_fast::<P, _, true>(op, iov, cookie, flags)) {
             return Ok(());
         }
-        self.inner.post_request(kind, iov, WrInfo { cookie, ..WrInfo::default() }, flags)
+        drop(requests);
+        self.inner.request_slow(op.kind(), iov, WrInfo { cookie, ..WrInfo::default() }, flags)
     }
 }

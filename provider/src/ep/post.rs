@@ -2,7 +2,7 @@
 
 use super::{EpInner, RequestKind};
 use crate::Subtype;
-use crate::datapath::{Outgoing, Record, SendQueue, WrInfo, verbs::refused};
+use crate::datapath::{Outgoing, SendQueue, WrInfo, verbs::refused};
 use crate::device::Use;
 use crate::error::{Direction, PostError};
 use crate::lmr::PoolMemory;
@@ -24,16 +24,6 @@ pub(super) struct Checked {
     pub(super) solicits: bool,
     /// The number of its segments.
     pub(super) segments: usize,
-}
-
-impl Checked {
-    pub(super) const NOTHING: Self =
-        Self { request: Request::NONE, verb: SendOp::Send, solicits: false, segments: 0 };
-
-    /// The flags for the device.
-    pub(super) fn send_flags(&self) -> SendFlags {
-        send_flags(self.request.flags(), self.solicits)
-    }
 }
 
 impl EpInner {
@@ -84,27 +74,35 @@ impl EpInner {
         Ok(())
     }
 
-    /// Posts a request.
+    /// Posts a request after all checks.
     ///
     /// # Errors
     /// Why nothing was posted.
-    pub fn post_request(
+    pub fn request_slow(
         self: &Arc<Self>,
         kind: RequestKind,
         iov: &[LmrTriplet],
         info: WrInfo,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.post_request_of(kind, iov.len(), info, flags, |direction, sges| {
+        self.submit_checked(kind, iov.len(), info, flags, |direction, sges| {
             let using = Use { pz: self.pz_number(), direction };
             self.device.lmrs.check_all(iov, using, sges)
         })?;
-        self.pair.open_requests(self.device.attr.max_message_size, None);
+        self.open_requests(None);
         Ok(())
     }
 
+    /// After a request that was checked: lets the next requests be posted without the slow
+    /// function, and remembers the pool if the request was from one.
+    fn open_requests(&self, pool: Option<u32>) {
+        let longest = self.device.attr.max_message_size;
+        let pool = pool.map(|number| LastPool { number, longest });
+        self.pair.open_requests(&mut self.pair.requests.lock(), longest, pool);
+    }
+
     /// Sends pieces of a pool's memory; each piece is an offset and a length.
-    pub(crate) fn post_send_pool(
+    pub(crate) fn send_pool_slow(
         self: &Arc<Self>,
         memory: &PoolMemory,
         pieces: impl ExactSizeIterator<Item = (usize, usize)>,
@@ -113,7 +111,7 @@ impl EpInner {
     ) -> Result<(), PostError> {
         let pool = info.pool;
         let mut checked = false;
-        self.post_request_of(RequestKind::Send, pieces.len(), info, flags, |direction, sges| {
+        self.submit_checked(RequestKind::Send, pieces.len(), info, flags, |direction, sges| {
             let pz = self.pz();
             let mut n = 0;
             // A segment of length 0 contributes no bytes, as with triplets (R52).
@@ -126,14 +124,13 @@ impl EpInner {
         })?;
         // An empty segment was not checked.
         if checked {
-            let longest = self.device.attr.max_message_size;
-            self.pair.open_requests(longest, Some(LastPool { number: pool, longest }));
+            self.open_requests(Some(pool));
         }
         Ok(())
     }
 
     /// Posts a Send or an RDMA Write of these bytes, which are copied.
-    pub(super) fn post_inline(
+    pub(super) fn send_copy(
         self: &Arc<Self>,
         kind: RequestKind,
         bytes: &[u8],
@@ -149,15 +146,13 @@ impl EpInner {
         if bytes.len() > self.pair.qp().caps().max_inline as usize {
             return Err(PostError::Length);
         }
-        self.submit(state, request, solicits, 0, |queue, record, flags| {
-            queue.post_inline(record, verb, bytes, flags)
-        })
+        self.submit(state, request, solicits, 0, |queue, flags, _| queue.copy(request, verb, bytes, flags))
     }
 
     /// Posts a request of `segments` segments. `check` checks and writes them, and returns how many
     /// remain.
     #[inline(always)]
-    fn post_request_of(
+    fn submit_checked(
         self: &Arc<Self>,
         kind: RequestKind,
         segments: usize,
@@ -179,12 +174,12 @@ impl EpInner {
         let n = check(kind.direction(), &mut sges)?;
         if let RequestKind::SendUd(to) = kind {
             let length = total(&sges[..n]);
-            return self.post_request_ud(state, to, &sges[..n], length, info, flags, segments);
+            return self.submit_datagram(state, to, &sges[..n], length, info, flags, segments);
         }
         let Checked { request, verb, solicits, segments: n } =
             self.checked(kind, &mut sges[..n], &info, flags)?;
-        self.submit(state, request, solicits, segments, |queue, record, flags| {
-            queue.post(&Outgoing { record, op: verb, sges: &sges[..n], flags, to: None })
+        self.submit(state, request, solicits, segments, |queue, flags, _| {
+            queue.push(&Outgoing { request, op: verb, sges: &sges[..n], flags, to: None })
         })
     }
 
@@ -256,12 +251,12 @@ impl EpInner {
         Ok(Checked { request, verb, solicits, segments: n })
     }
 
-    /// The rest of [`EpInner::post_request`] for a datagram.
+    /// The rest of [`EpInner::request_slow`] for a datagram.
     #[expect(
         clippy::too_many_arguments,
         reason = "one caller; a function of its own keeps the code of other requests short"
     )]
-    fn post_request_ud(
+    fn submit_datagram(
         self: &Arc<Self>,
         state: EpState,
         to: Destination,
@@ -276,15 +271,15 @@ impl EpInner {
             return Err(PostError::Length);
         }
         let request = Request::new(&info, flags, DtoOp::SendUd, length as u32);
-        self.submit(state, request, true, segments, |queue, record, flags| {
-            self.post_datagram(queue, record, sges, flags, (&ah, to.qpn))
+        self.submit(state, request, true, segments, |queue, flags, position| {
+            self.push_datagram(queue, (request, position), sges, flags, (&ah, to.qpn))
         })?;
         self.drop_handles_of_done_sends();
         Ok(())
     }
 
-    /// Adds a checked request to the ring and passes it to the device by `post`. On a DISCONNECTED
-    /// EP, the request is flushed instead.
+    /// Adds a checked request to the ring and passes it to the device by `push`, which also gets
+    /// its position. On a DISCONNECTED EP, the request is flushed instead.
     #[inline]
     pub(super) fn submit(
         self: &Arc<Self>,
@@ -292,7 +287,7 @@ impl EpInner {
         request: Request,
         solicits: bool,
         segments: usize,
-        post: impl FnOnce(&mut SendQueue, Record, SendFlags) -> Result<(), rxe_fallback::PostError>,
+        push: impl FnOnce(&mut SendQueue, SendFlags, u64) -> Result<(), rxe_fallback::PostError>,
     ) -> Result<(), PostError> {
         let mut requests = self.pair.requests.lock();
         if segments > requests.max_iov {
@@ -312,25 +307,30 @@ impl EpInner {
             self.flush(request);
             return Ok(());
         }
-        requests.post(request, solicits, post)
+        requests.push(request, solicits, push)
     }
 }
 
 impl Requests {
-    /// Passes a checked request to the device by `post` and adds it to the ring. The caller has
+    /// Counts a request that was posted to the queue.
+    #[inline(always)]
+    pub(super) fn count(&mut self, op: DtoOp, length: u32) {
+        self.ring.count();
+        self.posted.add(op, length.into());
+    }
+
+    /// Passes a checked request to the device by `push` and adds it to the ring. The caller has
     /// checked that there is a place.
     #[inline(always)]
-    pub(super) fn post(
+    pub(super) fn push(
         &mut self,
         request: Request,
         solicits: bool,
-        post: impl FnOnce(&mut SendQueue, Record, SendFlags) -> Result<(), rxe_fallback::PostError>,
+        push: impl FnOnce(&mut SendQueue, SendFlags, u64) -> Result<(), rxe_fallback::PostError>,
     ) -> Result<(), PostError> {
         let flags = send_flags(request.flags(), solicits);
-        let record = Record { seq: self.ring.end(), request };
-        post(&mut self.queue, record, flags).map_err(refused)?;
-        self.posted.add(request.op, request.length.into());
-        self.add(request);
+        push(&mut self.queue, flags, self.ring.end()).map_err(refused)?;
+        self.count(request.op, request.length);
         Ok(())
     }
 }
@@ -338,7 +338,7 @@ impl Requests {
 /// The flags of a request for the device. Every request is signalled, even if its event is
 /// suppressed. The provider therefore always knows which requests are done, and frees their places
 /// one by one.
-#[inline]
+#[inline(always)]
 pub(super) fn send_flags(given: CompletionFlags, solicits: bool) -> SendFlags {
     let mut flags = SendFlags::SIGNALLED;
     flags.set(SendFlags::SOLICITED, solicits && given.contains(CompletionFlags::SOLICITED_WAIT));

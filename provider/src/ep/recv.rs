@@ -14,17 +14,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl EpInner {
-    /// Posts a receive.
+    /// Posts a receive after all checks.
     ///
     /// # Errors
     /// Why nothing was posted.
-    pub fn post_recv(
+    pub fn recv_slow(
         self: &Arc<Self>,
         iov: &[LmrTriplet],
         info: WrInfo,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        self.post_recv_of(iov.len(), info.over(iov), flags, |sges| {
+        self.recv_checked(iov.len(), info.over(iov), flags, |sges| {
             let using = Use { pz: self.pz_number(), direction: Direction::Write };
             self.device.lmrs.check_all(iov, using, sges)
         })?;
@@ -33,14 +33,14 @@ impl EpInner {
     }
 
     /// Posts part of a pool's memory as a receive; `bytes` is an offset and a length.
-    pub(crate) fn post_recv_pool(
+    pub(crate) fn recv_pool_slow(
         self: &Arc<Self>,
         memory: &PoolMemory,
         bytes: (usize, usize),
         info: WrInfo,
     ) -> Result<(), PostError> {
         let info = WrInfo { lmrs: [memory.number(), 0, 0, 0], ..info };
-        self.post_recv_of(1, info, CompletionFlags::empty(), |sges| {
+        self.recv_checked(1, info, CompletionFlags::empty(), |sges| {
             sges[0] = memory.segment(0, bytes, &self.pz(), Direction::Write)?;
             Ok(1)
         })?;
@@ -48,8 +48,8 @@ impl EpInner {
         Ok(())
     }
 
-    /// After a receive that was checked: lets the next receives be posted without the slow function, and
-    /// calls `remember`, if the EP is connected and has no high watermark.
+    /// After a receive that was checked: lets the next receives be posted without the slow
+    /// function, and calls `remember`, if the EP is connected and has no high watermark.
     fn allow_fast(&self, remember: impl FnOnce(&mut Receives)) {
         if self.state() != EpState::Connected {
             return;
@@ -67,7 +67,7 @@ impl EpInner {
 
     /// Posts a receive of `segments` segments. `check` checks and writes them, and returns how many
     /// remain.
-    fn post_recv_of(
+    fn recv_checked(
         self: &Arc<Self>,
         segments: usize,
         info: WrInfo,
@@ -119,7 +119,7 @@ impl EpInner {
         if keep {
             receives.preposted.reserve(&sges[..n]).map_err(|_| PostError::Full(Subtype::ResourceMemory))?;
         }
-        receives.queue.post(&sges[..n]).map_err(refused)?;
+        receives.queue.push(&sges[..n]).map_err(refused)?;
         receives.ring.push(Receive::new(info, flags));
         if keep {
             receives.preposted.push(&sges[..n]);

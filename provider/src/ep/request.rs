@@ -1,7 +1,8 @@
 //! The requests that can be posted to an EP.
 
 use crate::error::Direction;
-use crate::types::{Destination, RmrTriplet};
+use crate::types::{Destination, DtoOp, RmrTriplet};
+use rxe_fallback::SendOp;
 
 /// A request, with its parameters other than local segments.
 #[derive(Clone, Copy, Debug)]
@@ -36,5 +37,95 @@ impl RequestKind {
             | Self::WriteImmediate(..) => Direction::Read,
             Self::Read(_) | Self::FetchAdd(..) | Self::CompareSwap(..) => Direction::Write,
         }
+    }
+}
+
+/// An operation of fast posts. A type of its own, not a [`RequestKind`]: a value of such an enum
+/// would be in memory, and its loads would wait for the stores just before them.
+pub trait Operation: Copy {
+    /// As its completion has it.
+    const OP: DtoOp;
+    /// Which way its data moves.
+    const DIRECTION: Direction;
+    /// SOLICITED_WAIT has a meaning for the operation.
+    const SOLICITS: bool;
+
+    /// Whether local segments of this many bytes fit, and all of them are used.
+    fn fits(self, length: u32) -> bool;
+    /// For the device.
+    fn verb(self) -> SendOp<'static>;
+    /// For the slow function.
+    fn kind(self) -> RequestKind;
+}
+
+/// A message.
+#[derive(Clone, Copy)]
+pub struct Send;
+
+/// An RDMA Write to this memory.
+#[derive(Clone, Copy)]
+pub struct Write(pub RmrTriplet);
+
+/// An RDMA Read of this memory.
+#[derive(Clone, Copy)]
+pub struct Read(pub RmrTriplet);
+
+impl Operation for Send {
+    const OP: DtoOp = DtoOp::Send;
+    const DIRECTION: Direction = Direction::Read;
+    const SOLICITS: bool = true;
+
+    #[inline(always)]
+    fn fits(self, _: u32) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn verb(self) -> SendOp<'static> {
+        SendOp::Send
+    }
+
+    fn kind(self) -> RequestKind {
+        RequestKind::Send
+    }
+}
+
+impl Operation for Write {
+    const OP: DtoOp = DtoOp::RdmaWrite;
+    const DIRECTION: Direction = Direction::Read;
+    const SOLICITS: bool = false;
+
+    #[inline(always)]
+    fn fits(self, length: u32) -> bool {
+        length <= self.0.segment_length
+    }
+
+    #[inline(always)]
+    fn verb(self) -> SendOp<'static> {
+        SendOp::Write { remote_addr: self.0.virtual_address, rkey: self.0.rmr_context }
+    }
+
+    fn kind(self) -> RequestKind {
+        RequestKind::Write(self.0)
+    }
+}
+
+impl Operation for Read {
+    const OP: DtoOp = DtoOp::RdmaRead;
+    const DIRECTION: Direction = Direction::Write;
+    const SOLICITS: bool = false;
+
+    #[inline(always)]
+    fn fits(self, length: u32) -> bool {
+        length == self.0.segment_length
+    }
+
+    #[inline(always)]
+    fn verb(self) -> SendOp<'static> {
+        SendOp::Read { remote_addr: self.0.virtual_address, rkey: self.0.rmr_context }
+    }
+
+    fn kind(self) -> RequestKind {
+        RequestKind::Read(self.0)
     }
 }

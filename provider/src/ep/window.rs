@@ -39,7 +39,7 @@ impl EpInner {
     /// # Errors
     /// [`PostError::Full`] if the ring has too few places. A harvest of the request EVD may make
     /// room.
-    pub(crate) fn post_window(
+    pub(crate) fn push_window(
         &self,
         what: WindowRequest<'_>,
         info: WrInfo,
@@ -53,9 +53,9 @@ impl EpInner {
             return Err(PostError::Full(Subtype::ResourceCredits));
         }
         if let Some(old) = old {
-            requests.post_window(WindowRequest::Invalidate(old), info, flags | CompletionFlags::SUPPRESS)?;
+            requests.push_window(WindowRequest::Invalidate(old), info, flags | CompletionFlags::SUPPRESS)?;
         }
-        requests.post_window(what, info, flags)
+        requests.push_window(what, info, flags)
     }
 
     /// Flushes a bind that was posted to this EP, which is DISCONNECTED. An agent may run, so the
@@ -96,21 +96,21 @@ impl EpInner {
 }
 
 impl Requests {
-    fn post_window(
+    fn push_window(
         &mut self,
         what: WindowRequest<'_>,
         info: WrInfo,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let request = Request::new(&info, flags, DtoOp::RmrBind, 0);
-        self.post(request, false, |queue, record, flags| {
+        self.push(request, false, |queue, flags, _| {
             let op = match what {
                 WindowRequest::Type1(bind) | WindowRequest::Type2(bind, _) => SendOp::BindMw(*bind),
                 WindowRequest::Invalidate(key) => SendOp::LocalInv(key),
                 // A write of no bytes touches no memory, whatever the key is.
                 WindowRequest::Nothing => SendOp::Write { remote_addr: 0, rkey: 0 },
             };
-            queue.post(&Outgoing { record, op, sges: &[], flags, to: None })
+            queue.push(&Outgoing { request, op, sges: &[], flags, to: None })
         })
     }
 }

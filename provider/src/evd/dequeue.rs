@@ -18,7 +18,7 @@ mod by_verbs;
 use super::harvest::Ready;
 use super::queue::{BATCH, Deferred, Queue, Queued, SlowPath, Take, TakeMany};
 use super::{EvdInner, Polled, empty};
-use crate::datapath::{Completion, CqPath, DirectCqs, WrId};
+use crate::datapath::{Completion, CqPath, Direct, DirectCqs, WrId};
 use crate::event_data::{Dequeued, DtoCompletion, Success};
 use crate::queue_pair::{Completed, QueuePair, Reaped, Request};
 use crate::types::{DtoOp, DtoStatus};
@@ -100,7 +100,9 @@ impl Queue {
         let next = cq.peek_only(PlainKind::Request)?;
         let plain = next.cqe();
         let pair = &**self.pairs.get_near(plain.qpn)?;
-        let event = pair.reap_plain_request_fast(plain.wqe_counter, |request| take.request(pair, request))?;
+        let event = pair.reap_plain_request_fast::<Direct, _>(plain.wqe_counter.into(), |request| {
+            take.request(pair, request)
+        })?;
         next.take_event();
         Some(event)
     }

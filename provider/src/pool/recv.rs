@@ -1,7 +1,7 @@
 //! Receive buffers.
 
 use super::{Arena, Buffer, BufferState, Buffers};
-use crate::datapath::WrInfo;
+use crate::datapath::{WrInfo, with_path};
 use crate::error::PostError;
 use crate::lmr::PoolMemory;
 use crate::types::MemPriv;
@@ -19,39 +19,42 @@ impl ReceiveQueue for Srq {}
 impl ReceiveQueue for Ep {}
 
 mod sealed {
-    use super::{Ep, PoolMemory, PostError, Srq, WrInfo};
+    use super::{Ep, PoolMemory, PostError, Srq, WrInfo, with_path};
 
     pub trait Sealed {
         /// Posts these bytes, an offset and a length, of a pool's memory.
         #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
-        fn post(&mut self, memory: &PoolMemory, bytes: (usize, usize), info: WrInfo)
+        fn push(&mut self, memory: &PoolMemory, bytes: (usize, usize), info: WrInfo)
         -> Result<(), PostError>;
     }
 
     impl Sealed for Srq {
         #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
-        fn post(
+        fn push(
             &mut self,
             memory: &PoolMemory,
             bytes: (usize, usize),
             info: WrInfo,
         ) -> Result<(), PostError> {
-            self.post_pool(memory, bytes, info)
+            self.push_pool(memory, bytes, info)
         }
     }
 
     impl Sealed for Ep {
         #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
-        fn post(
+        fn push(
             &mut self,
             memory: &PoolMemory,
             bytes: (usize, usize),
             info: WrInfo,
         ) -> Result<(), PostError> {
-            if self.inner.pair.post_recv_from_last_pool(memory, bytes, &info) {
+            let mut receives = self.inner.pair.receives.lock();
+            let path = receives.queue.path();
+            if with_path!(path, P => receives.push_pool::<P>(memory, bytes, &info)) {
                 return Ok(());
             }
-            self.inner.post_recv_pool(memory, bytes, info)
+            drop(receives);
+            self.inner.recv_pool_slow(memory, bytes, info)
         }
     }
 }
@@ -135,12 +138,12 @@ impl RecvPool {
         self.arena.check_inherited()?;
         self.arena.collect(&mut self.buffers);
         let mut n = 0;
-        while let Some((index, cookie)) = self.buffers.post() {
+        while let Some((index, cookie)) = self.buffers.next_free() {
             let bytes = self.arena.bytes(index, 0, self.arena.size);
-            match queue.post(&self.arena.registered, bytes, self.arena.info(cookie)) {
+            match queue.push(&self.arena.registered, bytes, self.arena.info(cookie)) {
                 Ok(()) => n += 1,
                 Err(error) => {
-                    self.buffers.unpost(index, BufferState::Free);
+                    self.buffers.take_back(index, BufferState::Free);
                     if matches!(error, PostError::Full(_)) {
                         break;
                     }

@@ -1,6 +1,7 @@
 //! Send buffers.
 
 use super::{Arena, Buffer, BufferState, Buffers};
+use crate::datapath::with_path;
 use crate::ep::PoolSend;
 use crate::error::PostError;
 use crate::types::{CompletionFlags, MAX_IOV, MemPriv};
@@ -76,11 +77,14 @@ impl SendPool {
         let (buffer, cookie) = self.start(buf, std::slice::from_ref(&(0..len)), flags)?;
         let (memory, info) = (&self.arena.registered, self.arena.info(cookie));
         let (bytes, copy) = (self.arena.bytes(buffer.index, 0, len), buffer.bytes().get(..len));
-        let fast = ep.inner.pair.post_send_from_last_pool(memory, bytes, copy, &info, flags);
-        let posted = match fast {
-            true => Ok(()),
-            false => ep.inner.post_send_pool(memory, std::iter::once(bytes), info, flags),
-        };
+        let mut requests = ep.inner.pair.requests.lock();
+        let path = requests.queue.path();
+        if with_path!(path, P => requests.push_pool::<P>(memory, bytes, copy, &info, flags)) {
+            drop(requests);
+            return self.finish(buffer, Ok(()));
+        }
+        drop(requests);
+        let posted = ep.inner.send_pool_slow(memory, std::iter::once(bytes), info, flags);
         self.finish(buffer, posted)
     }
 
@@ -98,7 +102,7 @@ impl SendPool {
     ) -> Result<(), (SendBuf, PostError)> {
         let (buffer, cookie) = self.start(buf, pieces, flags)?;
         let pieces = pieces.iter().map(|piece| self.arena.bytes(buffer.index, piece.start, piece.len()));
-        let posted = ep.inner.post_send_pool(&self.arena.registered, pieces, self.arena.info(cookie), flags);
+        let posted = ep.inner.send_pool_slow(&self.arena.registered, pieces, self.arena.info(cookie), flags);
         self.finish(buffer, posted)
     }
 
@@ -133,7 +137,7 @@ impl SendPool {
             .map_err(|(buf, error)| (buf, ChainError { request: requests.len(), error }))?;
         let (memory, info) = (&self.arena.registered, self.arena.info(cookie));
         let send = PoolSend { memory, bytes: self.arena.bytes(buffer.index, 0, len), info, flags };
-        let posted = ep.inner.post_chain(requests, Some(send));
+        let posted = ep.inner.chain_slow(requests, Some(send));
         self.finish(buffer, posted)
     }
 
@@ -159,7 +163,7 @@ impl SendPool {
         if let Some(i) = pieces.iter().position(too_long) {
             return Err((buf, PostError::OutOfBounds(i as u32)));
         }
-        match self.buffers.mark_posted(buf.buffer.index) {
+        match self.buffers.mark(buf.buffer.index) {
             Some(cookie) => Ok((ManuallyDrop::new(buf.buffer), cookie)),
             None => Err((buf, PostError::Full(Subtype::ResourceMemory))),
         }
@@ -174,7 +178,7 @@ impl SendPool {
                 Ok(())
             }
             Err(error) => {
-                self.buffers.unpost(buffer.index, BufferState::Out);
+                self.buffers.take_back(buffer.index, BufferState::Out);
                 Err((SendBuf { buffer }, error))
             }
         }

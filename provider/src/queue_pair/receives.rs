@@ -96,16 +96,16 @@ impl PrePosted {
 impl Receives {
     /// Posts the pre-posted receives that have not completed to an empty queue. The buffers of
     /// completed receives may be out with the consumer.
-    pub(crate) fn post_preposted_to(&self, queue: &mut RecvQueue) -> Result<(), rxe_fallback::PostError> {
-        self.preposted.segments().skip(self.completed()).try_for_each(|sges| queue.post(sges))
+    pub(crate) fn repeat_on(&self, queue: &mut RecvQueue) -> Result<(), rxe_fallback::PostError> {
+        self.preposted.segments().skip(self.completed()).try_for_each(|sges| queue.push(sges))
     }
 
     /// Posts the pre-posted receives that have not completed again, after the QP was reset.
-    pub(crate) fn post_preposted_again(&mut self) -> Result<(), rxe_fallback::PostError> {
+    pub(crate) fn repeat(&mut self) -> Result<(), rxe_fallback::PostError> {
         self.queue.reset();
         let completed = self.completed();
         let Self { preposted, queue, .. } = self;
-        preposted.segments().skip(completed).try_for_each(|sges| queue.post(sges))
+        preposted.segments().skip(completed).try_for_each(|sges| queue.push(sges))
     }
 
     /// The number of pre-posted receives that have completed.

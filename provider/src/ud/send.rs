@@ -1,9 +1,10 @@
 //! Posting of datagrams.
 
 use crate::Result;
-use crate::datapath::{Outgoing, Record, SendQueue, WrInfo};
+use crate::datapath::{Outgoing, SendQueue, WrInfo};
 use crate::ep::{Ep, EpInner, RequestKind};
 use crate::error::PostError;
+use crate::queue_pair::Request;
 use crate::types::{AddressHandle, CompletionFlags, Destination, EpState, LmrTriplet};
 use rxe_fallback::cm::DATAGRAM_QKEY;
 use rxe_fallback::{Ah, PostError as Refusal, SendFlags, SendOp, Sge};
@@ -27,7 +28,7 @@ impl Ep {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let to = Destination { token: to.token, qpn: to.qpn };
-        self.inner.post_request(RequestKind::SendUd(to), iov, WrInfo { cookie, ..WrInfo::default() }, flags)
+        self.inner.request_slow(RequestKind::SendUd(to), iov, WrInfo { cookie, ..WrInfo::default() }, flags)
     }
 }
 
@@ -44,19 +45,19 @@ impl EpInner {
         ah.ok_or(PostError::AddressHandle)
     }
 
-    /// Posts a datagram to the device.
-    pub(crate) fn post_datagram(
+    /// Posts a datagram to the device. It is at this position of the EP's stream of requests.
+    pub(crate) fn push_datagram(
         &self,
         queue: &mut SendQueue,
-        record: Record,
+        (request, position): (Request, u64),
         sges: &[Sge],
         flags: SendFlags,
         (ah, qpn): (&Ah, u32),
     ) -> Result<(), Refusal> {
         let to = Some((ah, qpn, DATAGRAM_QKEY));
-        queue.post(&Outgoing { record, op: SendOp::Send, sges, flags, to })?;
+        queue.push(&Outgoing { request, op: SendOp::Send, sges, flags, to })?;
         if let Some(ud) = &self.ud {
-            ud.0.lock().unwrap().sending.push_back((record.seq, ah.clone()));
+            ud.0.lock().unwrap().sending.push_back((position, ah.clone()));
         }
         Ok(())
     }
@@ -67,7 +68,7 @@ impl EpInner {
         let first = self.pair.first_request();
         loop {
             let mut state = ud.0.lock().unwrap();
-            let is_done = state.sending.front().is_some_and(|(seq, _)| *seq < first);
+            let is_done = state.sending.front().is_some_and(|(position, _)| *position < first);
             let done = if is_done { state.sending.pop_front() } else { None };
             drop(state);
             // Dropped without the lock: if the program has freed the handle, the drop calls into

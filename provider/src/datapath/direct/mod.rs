@@ -24,7 +24,7 @@ mod srq;
 
 pub(crate) use self::adopt::{create_qp, load_driver, share, unsupported_reason};
 pub(crate) use self::cq::{DirectCqs, evd_of};
-pub(crate) use self::queues::{DirectReceives, DirectSends, MOST_IN_BLOCK};
+pub(crate) use self::queues::{DirectReceives, DirectSends};
 pub(crate) use self::srq::{DirectPoster, DirectSrq, MAX_DEPTH};
 use crate::memory::table;
 use mlx5_direct::Cookies;

@@ -7,8 +7,9 @@
 use super::adopt::{self, Adopted};
 use super::slots::{Counts, RingSlots};
 use crate::datapath::completion::{SrqCounts, WrInfo};
+use crate::datapath::fast::{Fast, PostSrq};
 use crate::error::PostError;
-use crate::types::MAX_IOV;
+use crate::types::{LmrTriplet, MAX_IOV};
 use crate::{Error, Result, ReturnType, Subtype};
 use mlx5_direct::{DataSeg, WqeIndex, wqe::KeyedSeg};
 use rxe_fallback::{Sge, Srq};
@@ -93,108 +94,70 @@ impl DirectSrq {
     }
 }
 
+impl PostSrq for DirectPoster {
+    type Segment = KeyedSeg;
+
+    /// Posts if the next slot is known and has room.
+    #[inline(always)]
+    fn push_fast(
+        &mut self,
+        iov: &[LmrTriplet],
+        mut encode: impl FnMut(&LmrTriplet) -> Option<KeyedSeg>,
+        cookie: u64,
+    ) -> Fast {
+        // `limit` has limited the contiguous span to the number of free entries.
+        let posted = match iov {
+            [one] => encode(one).and_then(|segment| self.ring.post_one_in_run(segment, cookie)),
+            _ => self.ring.post_list_in_run(iov, encode, cookie),
+        };
+        if posted.is_some() { Fast::Posted } else { Fast::Nothing }
+    }
+}
+
 impl DirectPoster {
-    /// Posts one segment of no pool if the next slot is known and has room. Otherwise returns false
-    /// without posting.
-    #[inline(always)]
-    pub(crate) fn post_one_in_run(&mut self, segment: KeyedSeg, cookie: u64) -> bool {
-        // `reserved` has limited the contiguous span to the number of free entries.
-        self.ring.post_one_in_run(segment, cookie).is_some()
-    }
-
-    /// Reads the count of reaped slots again. Returns true if [`DirectPoster::post_one_in_run`] had
-    /// no room and has room now.
-    #[inline(always)]
-    pub(crate) fn found_room(&mut self) -> bool {
-        let room = self.room();
-        self.ring.plain_run() == 0 && self.ring.limit_run(room) > 0
-    }
-
-    /// Posts one segment. Returns false without posting if the SRQ is full.
-    #[inline]
-    pub(crate) fn post_one(&mut self, segment: DataSeg, cookie: u64, pool: u32) -> bool {
-        self.room() > 0 && self.post_with(pool, |ring| ring.post_one(segment, cookie)).is_ok()
-    }
-
-    /// Posts the segments that `encode` makes of `list`, of no pool, if the next slot is known, the
-    /// SRQ has room and `encode` accepts all segments. Otherwise returns false without posting.
-    #[inline(always)]
-    pub(crate) fn post_list_in_run<T>(
-        &mut self,
-        list: &[T],
-        encode: impl FnMut(&T) -> Option<KeyedSeg>,
-        cookie: u64,
-    ) -> bool {
-        self.ring.post_list_in_run(list, encode, cookie).is_some()
-    }
-
-    /// Posts any number of segments.
-    pub(crate) fn post(&mut self, segments: &[Sge], info: WrInfo) -> Result<(), PostError> {
-        let mut encoded = [DataSeg::new(0, 0, 0); MAX_IOV];
-        let given = segments.len() as u32;
-        let too_many = PostError::TooManySegments { given, most: self.ring.max_segments() };
-        let encoded = encoded.get_mut(..segments.len()).ok_or(too_many)?;
-        for (to, from) in encoded.iter_mut().zip(segments) {
-            *to = DataSeg::new(from.addr, from.len, from.lkey);
-        }
-        self.post_encoded(encoded, info.cookie, info.pool)
-    }
-
-    /// Posts segments that are already in the device's format.
-    #[inline]
-    pub(crate) fn post_encoded(
-        &mut self,
-        segments: &[DataSeg],
-        cookie: u64,
-        pool: u32,
-    ) -> Result<(), PostError> {
+    /// Posts any number of segments. Takes slots back first if the ring has no free slot.
+    pub(crate) fn push(&mut self, segments: &[Sge], info: &WrInfo) -> Result<(), PostError> {
         let (given, most) = (segments.len() as u32, self.ring.max_segments());
+        let too_many = PostError::TooManySegments { given, most };
         if given > most {
-            return Err(PostError::TooManySegments { given, most });
+            return Err(too_many);
         }
-        // The number of segments cannot be the reason for the failure.
         let full = PostError::Full(Subtype::ResourceSrq);
         if self.room() == 0 {
             return Err(full);
         }
-        self.post_with(pool, |ring| ring.post(segments, cookie)).map(drop).map_err(|_| full)
-    }
-
-    /// Posts with `post` into the next slot, for which the SRQ has room. Takes slots back first if
-    /// the ring has no free slot.
-    #[inline(always)]
-    fn post_with<T, E>(
-        &mut self,
-        pool: u32,
-        post: impl Fn(&mut mlx5_direct::Srq) -> Result<T, E>,
-    ) -> Result<T, E> {
+        // Most buffers have few segments, and a small array is cleared in less time.
+        const NONE: DataSeg = DataSeg::new(0, 0, 0);
+        let (mut few, mut many) = ([NONE; 4], None);
+        let encoded = match few.get_mut(..segments.len()) {
+            Some(few) => few,
+            None => many.insert([NONE; MAX_IOV]).get_mut(..segments.len()).ok_or(too_many)?,
+        };
+        for (to, from) in encoded.iter_mut().zip(segments) {
+            *to = DataSeg::new(from.addr, from.len, from.lkey);
+        }
+        if info.pool != 0 {
+            self.slots.mark_pool(self.ring.next_slot(), info.pool);
+        }
         let next = self.ring.next_slots();
-        if pool != 0 {
-            self.slots.mark_pool(self.ring.next_slot(), pool);
-        }
-        let mut outcome = post(&mut self.ring);
-        if outcome.is_ok() && next.start() < next.end() {
-            let room = self.room();
-            self.ring.limit_run(room);
-            return outcome;
-        }
-        if outcome.is_err() {
+        let mut posted = self.ring.post(encoded, info.cookie).is_ok();
+        if !posted {
             self.reclaim_some();
-            outcome = post(&mut self.ring);
+            posted = self.ring.post(encoded, info.cookie).is_ok();
         }
-        self.reserved();
-        if outcome.is_err() && pool != 0 {
-            self.slots.mark_pool(self.ring.next_slot(), 0);
-        }
-        outcome
-    }
-
-    /// Handles a change of the slots that the ring has reserved for the next posts.
-    fn reserved(&mut self) {
-        if self.far && self.ring.plain_run() > 1 {
+        if self.far && next.start() == next.end() && self.ring.plain_run() > 1 {
             // The prefetched cache lines arrive during the next `FAR_RUN` posts.
             self.ring.prefetch(FAR_RUN..2 * FAR_RUN);
         }
+        self.limit();
+        if !posted && info.pool != 0 {
+            self.slots.mark_pool(self.ring.next_slot(), 0);
+        }
+        if posted { Ok(()) } else { Err(full) }
+    }
+
+    /// Limits the posts of [`DirectPoster::push_fast`] to the number of free entries.
+    fn limit(&mut self) {
         let room = self.room();
         self.ring.limit_run(room);
     }
@@ -276,7 +239,7 @@ impl DirectPoster {
         // A smaller depth leaves the ring's size unchanged.
         self.words = self.words.max(slots / u64::BITS + 1);
         self.far |= slots > FAR;
-        self.reserved();
+        self.limit();
         srq.depth.store(depth, Ordering::Relaxed);
         Ok(())
     }

@@ -31,12 +31,12 @@ impl Table {
     /// A table with `n` posted buffers, whose cookies count from 100.
     fn posted(n: u32) -> (Self, Vec<u32>) {
         let mut table = Self::new(n);
-        let entries = (0..n).map(|i| table.post(u64::from(i) + 100).unwrap()).collect();
+        let entries = (0..n).map(|i| table.take(u64::from(i) + 100).unwrap()).collect();
         (table, entries)
     }
 
-    fn post(&mut self, cookie: u64) -> Option<u32> {
-        self.poster.post(&self.entries, &info(cookie))
+    fn take(&mut self, cookie: u64) -> Option<u32> {
+        self.poster.take(&self.entries, &info(cookie))
     }
 
     /// The EP completes the oldest entry, and a new buffer is posted.
@@ -44,7 +44,7 @@ impl Table {
         let oldest = entries.remove(0);
         self.complete(oldest, ep).unwrap();
         self.entries.release(oldest);
-        entries.push(self.post(cookie).unwrap());
+        entries.push(self.take(cookie).unwrap());
     }
 
     fn connect(&mut self, ep: u64) {
@@ -73,14 +73,14 @@ impl Table {
 #[test]
 fn full_until_a_completion_is_reaped() {
     let (mut table, entries) = Table::posted(3);
-    assert_eq!(table.post(9), None);
+    assert_eq!(table.take(9), None);
     assert_eq!(table.complete(entries[1], 7), Some(101));
     assert_eq!(table.counts(), (2, 3));
-    assert_eq!(table.post(9), None);
+    assert_eq!(table.take(9), None);
     table.entries.release(entries[1]);
     assert_eq!(table.counts(), (2, 2));
-    assert!(table.post(9).is_some());
-    assert_eq!(table.post(9), None);
+    assert!(table.take(9).is_some());
+    assert_eq!(table.take(9), None);
 }
 
 #[test]
@@ -98,10 +98,10 @@ fn an_entry_completes_once_and_comes_back_once() {
 #[test]
 fn an_undone_post_leaves_no_trace() {
     let mut table = Table::new(1);
-    let entry = table.post(1).unwrap();
-    table.poster.unpost(&table.entries, entry);
+    let entry = table.take(1).unwrap();
+    table.poster.take_back(&table.entries, entry);
     assert_eq!((table.counts(), table.complete(entry, 1)), ((0, 0), None));
-    let entry = table.post(2).unwrap();
+    let entry = table.take(2).unwrap();
     assert_eq!(table.complete(entry, 1), Some(2));
 }
 
@@ -112,10 +112,10 @@ fn undone_posts_leave_every_entry_free() {
     let ep = ep_of(&entries, EVD);
     for lap in 0..2_000 {
         for _ in 0..3 {
-            let undone = poster.post(&entries, &info(0)).unwrap();
-            poster.unpost(&entries, undone);
+            let undone = poster.take(&entries, &info(0)).unwrap();
+            poster.take_back(&entries, undone);
         }
-        let posted: HashMap<_, _> = (0..8).map(|n| (poster.post(&entries, &info(n)).unwrap(), n)).collect();
+        let posted: HashMap<_, _> = (0..8).map(|n| (poster.take(&entries, &info(n)).unwrap(), n)).collect();
         assert_eq!(posted.len(), 8, "an entry is used twice, in lap {lap}");
         assert!(posted.iter().all(|(&entry, &n)| entries.reap(entry, &ep) == Some((n, 0))));
     }
@@ -128,7 +128,7 @@ fn an_entry_keeps_cookie_pool_and_lmrs() {
     for lmrs in [[0; 4], [1, 2, 3, 4], [5, 0, 0, 0], [u32::MAX; 4], [0, 0, 0, 9], [0; 4]] {
         for pool in [0, 7, MORE - 1] {
             let given = WrInfo { cookie: u64::from(pool) << 40, pool, lmrs };
-            let entry = poster.post(&entries, &given).unwrap();
+            let entry = poster.take(&entries, &given).unwrap();
             assert_eq!(entries.complete(entry, None), Some(given));
             entries.release(entry);
         }
@@ -159,7 +159,7 @@ fn entries_return_by_the_queue_and_by_the_list() {
     let mut cookies = 0..;
     let mut expected = 0..;
     for step in 0..10_000 {
-        while let Some(entry) = poster.post(&entries, &WrInfo { pool: 3, ..info(cookies.start) }) {
+        while let Some(entry) = poster.take(&entries, &WrInfo { pool: 3, ..info(cookies.start) }) {
             cookies.next();
             posted.push_back(entry);
         }
@@ -201,8 +201,8 @@ fn a_deeper_table_returns_its_entries_by_the_queue() {
     let ep = ep_of(&entries, EVD);
     poster.set_limit(&entries, 5_000).unwrap();
     for lap in 0..3 {
-        let posted: Vec<_> = (0..5_000).map(|n| poster.post(&entries, &info(lap + n)).unwrap()).collect();
-        assert!(poster.post(&entries, &info(0)).is_none());
+        let posted: Vec<_> = (0..5_000).map(|n| poster.take(&entries, &info(lap + n)).unwrap()).collect();
+        assert!(poster.take(&entries, &info(0)).is_none());
         assert!(
             posted.iter().zip(lap..).all(|(&entry, cookie)| entries.reap(entry, &ep) == Some((cookie, 0)))
         );
@@ -253,11 +253,11 @@ fn an_entry_that_has_completed_is_not_lost() {
 #[test]
 fn a_lower_depth_holds_at_once() {
     let mut table = Table::new(8);
-    assert!(table.post(1).is_some());
+    assert!(table.take(1).is_some());
     table.poster.limit_to(&table.entries, 2);
-    assert!(table.post(2).is_some() && table.post(3).is_none());
+    assert!(table.take(2).is_some() && table.take(3).is_none());
     table.poster.limit_to(&table.entries, 3);
-    assert!(table.post(3).is_some() && table.post(4).is_none());
+    assert!(table.take(3).is_some() && table.take(4).is_none());
 }
 
 /// Depths of exactly as many entries as the table has, and more growth after it.
@@ -269,8 +269,8 @@ fn each_depth_has_room_for_all_posts() {
         poster.set_limit(&entries, depth).unwrap();
         for _ in 0..2 {
             let posted: Vec<_> =
-                (0..depth.into()).map_while(|cookie| poster.post(&entries, &info(cookie))).collect();
-            assert_eq!((posted.len(), poster.post(&entries, &info(0))), (depth as usize, None));
+                (0..depth.into()).map_while(|cookie| poster.take(&entries, &info(cookie))).collect();
+            assert_eq!((posted.len(), poster.take(&entries, &info(0))), (depth as usize, None));
             assert!(posted.iter().all(|&entry| entries.reap(entry, &ep).is_some()), "depth {depth}");
         }
     }
@@ -280,14 +280,14 @@ fn each_depth_has_room_for_all_posts() {
 fn a_resized_table_keeps_its_entries() {
     let (mut table, entries) = Table::posted(4);
     table.poster.set_limit(&table.entries, 5_000).unwrap();
-    let more: Vec<_> = (0..4_996).map(|i| table.post(i + 104).unwrap()).collect();
-    assert_eq!((table.post(0), table.counts()), (None, (5_000, 5_000)));
+    let more: Vec<_> = (0..4_996).map(|i| table.take(i + 104).unwrap()).collect();
+    assert_eq!((table.take(0), table.counts()), (None, (5_000, 5_000)));
     for (cookie, &entry) in (100..).zip(entries.iter().chain(&more)) {
         assert_eq!(table.complete(entry, 1), Some(cookie));
         table.entries.release(entry);
     }
     table.poster.limit_to(&table.entries, 2);
-    assert!(table.post(1).is_some() && table.post(2).is_some() && table.post(3).is_none());
+    assert!(table.take(1).is_some() && table.take(2).is_some() && table.take(3).is_none());
 }
 
 /// While one EP holds a buffer for a long time, the other entries are reused without more
@@ -340,11 +340,11 @@ fn a_lost_buffer_is_found_in_an_entry_with_a_higher_number() {
     let mut table = Table::new(3);
     // Entries come back to the poster in reverse.
     for cookie in 0..600 {
-        let entry = table.post(cookie).unwrap();
+        let entry = table.take(cookie).unwrap();
         table.complete(entry, 9).unwrap();
         table.entries.release(entry);
     }
-    let entries: Vec<_> = (0..3).map(|cookie| table.post(cookie).unwrap()).collect();
+    let entries: Vec<_> = (0..3).map(|cookie| table.take(cookie).unwrap()).collect();
     assert!(entries.is_sorted_by(|a, b| a > b), "{entries:?}");
     table.connect(1);
     assert!(table.ep_drained(1));
@@ -455,7 +455,7 @@ fn each_cookie_comes_back_once_between_threads() {
             .collect();
         for cookie in 0..EACH {
             let entry = loop {
-                match poster.post(&entries, &info(cookie)) {
+                match poster.take(&entries, &info(cookie)) {
                     Some(entry) => break entry,
                     None => std::thread::yield_now(),
                 }
@@ -468,7 +468,7 @@ fn each_cookie_comes_back_once_between_threads() {
     assert_eq!(seen, (EACH * (EACH - 1) / 2, EACH));
     assert_eq!(entries.counts(), EntryCounts { available: 0, outstanding: 0 });
     // All entries are free again.
-    assert!((0..DEPTH).all(|_| poster.post(&entries, &info(0)).is_some()));
+    assert!((0..DEPTH).all(|_| poster.take(&entries, &info(0)).is_some()));
 }
 
 /// One poster, one thread that reaps by the queue, and one that reaps by the list.
@@ -497,7 +497,7 @@ fn each_cookie_comes_back_once_by_both_ways() {
             .collect();
         for cookie in 0..EACH {
             let entry = loop {
-                match poster.post(entries, &info(cookie)) {
+                match poster.take(entries, &info(cookie)) {
                     Some(entry) => break entry,
                     None => std::thread::yield_now(),
                 }
@@ -509,7 +509,7 @@ fn each_cookie_comes_back_once_by_both_ways() {
     });
     assert_eq!(seen, EACH * (EACH - 1) / 2);
     assert_eq!(entries.counts(), EntryCounts { available: 0, outstanding: 0 });
-    assert!((0..DEPTH).all(|_| poster.post(entries, &info(0)).is_some()));
+    assert!((0..DEPTH).all(|_| poster.take(entries, &info(0)).is_some()));
 }
 
 proptest! {
@@ -533,7 +533,7 @@ proptest! {
             match what {
                 0 | 1 => {
                     cookie += 1;
-                    match table.post(cookie) {
+                    match table.take(cookie) {
                         Some(entry) => queue.push_back((entry, cookie)),
                         None => prop_assert_eq!(table.counts().1, DEPTH),
                     }
@@ -572,7 +572,7 @@ proptest! {
             for &ep in &live {
                 while queue.is_empty() {
                     cookie += 1;
-                    queue.push_back((table.post(cookie).unwrap(), cookie));
+                    queue.push_back((table.take(cookie).unwrap(), cookie));
                 }
                 let (entry, cookie) = queue.pop_front().unwrap();
                 prop_assert_eq!(table.complete(entry, ep), Some(cookie));

@@ -3,7 +3,7 @@
 
 use super::super::queue::{Queue, SlowPath, Take};
 use super::super::{EvdInner, Polled};
-use crate::datapath::{CqPath, WrId};
+use crate::datapath::{CqPath, Verbs, WrId};
 use crate::event_data::Success;
 
 impl Queue {
@@ -18,7 +18,9 @@ impl Queue {
         let next = cq.plain()?;
         let pair = if FAST { self.pairs.get_near(next.qpn)? } else { self.pairs.get(next.qpn)? };
         let success = match next.wr_id {
-            WrId::Request(position) if FAST => pair.success(&pair.reap_plain_request_by_verbs(position)?),
+            WrId::Request(position) if FAST => {
+                pair.reap_plain_request_fast::<Verbs, _>(position, |request| pair.success(request))?
+            }
             WrId::Request(named) => pair.success(&pair.reap_plain_request(named)?),
             _ if pair.watches_receives() => return None,
             WrId::Srq { entry, .. } => {

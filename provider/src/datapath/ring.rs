@@ -1,12 +1,12 @@
-//! The rings of posted requests and of posted receives.
+//! Rings of work requests.
 //!
 //! Work requests have positions in the EP's stream of requests or of receives. A ring has a fixed
-//! table of a power of two entries; a work request is in the entry of its position. On the direct
-//! path, the send queue has the requests that it has posted, and their ring counts them only; behind
-//! them, the ring has those that the device does not get. A place in the ring is taken by each posted
-//! work request, and by each completed request whose event the consumer has not taken.
+//! table of a power of two entries; a work request is in the entry of its position. Of the requests
+//! of an EP, the send queue has those that the device has. The ring of the EP only counts these;
+//! behind them, it has those that the device does not get. A place in the ring is taken by each
+//! posted work request, and by each completed request whose event the consumer has not taken.
 
-use crate::datapath::Request;
+use super::Request;
 use crate::memory::table;
 use crate::{Error, Result, Subtype};
 use zerocopy::FromZeros;
@@ -34,17 +34,11 @@ impl Ring<Request> {
     pub(crate) fn of_requests(places: usize) -> Result<Self> {
         Ok(Self::over(table(places.next_power_of_two(), |_| Request::NONE)?, places))
     }
-
-    /// The oldest request, if it is plain. The answer has no meaning if the ring is empty.
-    #[inline(always)]
-    pub(crate) fn plain_front(&self) -> Option<Request> {
-        self.entries.get(self.first as usize & self.mask)?.if_plain()
-    }
 }
 
 impl<T: Copy + FromZeros> Ring<T> {
-    /// A ring with this number of places, in zeroed memory: that of a large ring, which comes from the
-    /// kernel, is not touched before it is used.
+    /// A ring with this number of places, in zeroed memory: that of a large ring, which comes from
+    /// the kernel, is not touched before it is used.
     ///
     /// # Errors
     /// No memory.
@@ -122,13 +116,12 @@ impl<T: Copy> Ring<T> {
     /// As [`Ring::push`], for a request that the send queue has.
     #[inline(always)]
     pub(crate) fn count(&mut self) {
-        self.count_all(1);
+        self.end += 1;
     }
 
-    /// As [`Ring::count`], for several requests.
-    #[inline(always)]
-    pub(crate) fn count_all(&mut self, requests: u32) {
-        self.end += u64::from(requests);
+    /// Takes back the youngest work requests.
+    pub(crate) fn take_back(&mut self, requests: u32) {
+        self.end -= u64::from(requests);
     }
 
     /// Takes the request at this position out of the ring, with all earlier requests. Their places
@@ -236,8 +229,8 @@ mod tests {
         ] {
             let mut ring = Ring::of_requests(2).unwrap();
             ring.push(Request::new(&info, flags, op, 5));
-            assert_eq!(ring.plain_front().is_some(), plain, "{op:?} {flags:?}");
             let mut request = *ring.front().unwrap();
+            assert_eq!(request.is_plain(), plain, "{op:?} {flags:?}");
             assert_eq!((request.flags(), request.op, request.length), (flags, op, 5));
             assert!(request.is_on_device());
             request.keep_off_device();
