@@ -29,7 +29,7 @@ mod deliver;
 mod plain;
 mod resize;
 
-pub use plain::{Peeked, PlainEntry};
+pub use plain::PlainEntry;
 
 /// Which completions raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct Cq {
     /// [`Cq::clean`] and [`Cq::continue_in`] consume as many entries as they move others on, so
     /// this stays true.
     known: u64,
-    /// [`Peeked::take`] returns each entry to the device.
+    /// [`PlainEntry::take_and_return`] returns each entry to the device.
     returns_each: bool,
     lap: u8,
     dbrec: CqDbRec,
@@ -94,9 +94,9 @@ impl Cq {
     }
 
     /// Sets how many entries may be polled and not returned to the device, besides those that the
-    /// device can need at a time. [`Peeked::take`] then returns several entries at once; with fewer
-    /// than 8, which is the initial state, it returns each. The release interval becomes no longer
-    /// than this. Returns all entries polled so far.
+    /// device can need at a time. [`PlainEntry::take_and_return`] then returns several entries at once;
+    /// with fewer than 8, which is the initial state, it returns each. The release interval becomes no
+    /// longer than this. Returns all entries polled so far.
     pub fn hold_back(&mut self, most: u32) {
         const FEW: u32 = 8;
         let quarter = quarter(self.cqe_count());
@@ -147,8 +147,8 @@ impl Cq {
     }
 
     /// Begins another release interval if one has ended, which returns all polled entries to the
-    /// device. Returns whether it did. Until then [`peek_plain_of`](Self::peek_plain_of) finds
-    /// nothing.
+    /// device. Returns whether it did. Until then [`plain_entry`](Self::plain_entry) finds nothing; a
+    /// poll, and a look whether the CQ is empty, begin the interval themselves.
     #[inline(always)]
     pub fn begin_interval(&mut self) -> bool {
         let ended = self.cqes.next().is_none();

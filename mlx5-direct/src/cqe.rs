@@ -14,8 +14,8 @@ mod decode;
 
 pub use decode::decode;
 pub(crate) use decode::{
-    decode_other, decode_plain, decode_receive, decode_send, ends_queue, is_message, is_plain_of,
-    is_plain_receive, is_responder, is_short_send, plain_kind,
+    decode_other, decode_receive, decode_send, ends_queue, is_message, is_plain_of, is_plain_receive,
+    is_responder, is_short_send, plain_kind,
 };
 
 use core::mem::{offset_of, size_of};
@@ -466,21 +466,7 @@ impl Completion {
     }
 }
 
-/// A completion with the fewest fields: a request that succeeded, or a Send that arrived in its
-/// posted buffer. See [`Cq::peek_plain`](crate::Cq::peek_plain).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlainCqe {
-    /// Which of the two the entry is.
-    pub kind: PlainKind,
-    /// QP number, 24 bits.
-    pub qpn: u32,
-    /// The slot of the receive, or the number that [`Sq::complete`](crate::Sq::complete) takes.
-    pub wqe_counter: u16,
-    /// The bytes received. Without a meaning for a request.
-    pub byte_count: u32,
-}
-
-/// The kinds of [`PlainCqe`].
+/// The kinds of completions with the fewest fields. See [`Cq::plain_entry`](crate::Cq::plain_entry).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlainKind {
     /// A request succeeded and left no result in the entry.

@@ -142,10 +142,10 @@ pub mod teardown;
 pub mod wqe;
 pub mod wr;
 
-pub use cq::{ArmFor, Cq, Peeked, PlainEntry};
+pub use cq::{ArmFor, Cq, PlainEntry};
 pub use cqe::{
-    Completion, CqeError, ErrorCqe, Message, PlainCqe, PlainKind, RecvCqe, RecvOp, ScatteredRecv,
-    ScatteredSend, SendCqe, SendOp, Syndrome,
+    Completion, CqeError, ErrorCqe, Message, PlainKind, RecvCqe, RecvOp, ScatteredRecv, ScatteredSend,
+    SendCqe, SendOp, Syndrome,
 };
 pub use dv::{CqeVersion, DvError, EventChannel, RecvWrs, SendWrs};
 #[cfg(feature = "tokio")]

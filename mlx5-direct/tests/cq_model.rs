@@ -5,7 +5,7 @@ mod common;
 
 use common::{CqDevice, Entry, Rng, cq_queue as queue, poll};
 use mlx5_direct::{
-    ArmFor, Completion, Cq, CqLayout, CqeError, LayoutError, PlainCqe, PlainKind, RecvOp, SendOp, Syndrome,
+    ArmFor, Completion, Cq, CqLayout, CqeError, LayoutError, PlainEntry, PlainKind, RecvOp, SendOp, Syndrome,
     WqeIndex,
     cqe::{self, RawCqe},
 };
@@ -100,12 +100,17 @@ fn a_poll_for_receives_takes_them_and_leaves_the_rest() {
     assert_eq!(cq.poll_if_receive(), None);
 }
 
+/// The fields of a plain entry.
+fn fields(entry: &PlainEntry<'_>) -> (PlainKind, u32, u16, u32) {
+    (entry.kind(), entry.qpn(), entry.wqe_counter(), entry.byte_count())
+}
+
 /// Over two laps of the queue: each entry is seen until it is taken, its room comes back at once,
 /// and an entry that is not plain is left to `poll`.
 #[test]
 fn a_plain_entry_is_seen_until_it_is_taken() {
     let (mut cq, mut device) = queue(8, 64);
-    assert!(cq.peek_plain().is_none());
+    assert!(cq.plain_entry().is_none());
     for n in 0..40_u16 {
         for (opcode, low_bits, kind) in [
             (0, 0, Some(PlainKind::Request)),
@@ -119,47 +124,36 @@ fn a_plain_entry_is_seen_until_it_is_taken() {
             (14, 0, None),
         ] {
             device.push(Entry { opcode, low_bits, qpn: 0xab_cdef, counter: n, bytes: 9, ..Entry::default() });
-            let plain = kind.map(|kind| PlainCqe { kind, qpn: 0xab_cdef, wqe_counter: n, byte_count: 9 });
+            let plain = kind.map(|kind| (kind, 0xab_cdef, n, 9));
             for _ in 0..2 {
-                assert_eq!(cq.peek_plain().map(|next| next.cqe()), plain, "opcode {opcode}");
+                assert_eq!(cq.plain_entry().map(|entry| fields(&entry)), plain, "opcode {opcode}");
                 for of in [PlainKind::Request, PlainKind::Received] {
                     assert_eq!(
-                        cq.peek_plain_of(of).map(|next| next.cqe()),
-                        plain.filter(|plain| plain.kind == of)
-                    );
-                    assert_eq!(
-                        cq.plain_entry_of(of).map(|entry| entry.kind()),
-                        kind.filter(|kind| *kind == of)
+                        cq.plain_entry_of(of).map(|entry| fields(&entry)),
+                        plain.filter(|plain| plain.0 == of)
                     );
                 }
                 assert!(cq.is_next_ready() && !cq.is_empty());
-                let in_place = cq.plain_entry().map(|e| PlainCqe {
-                    kind: e.kind(),
-                    qpn: e.qpn(),
-                    wqe_counter: e.wqe_counter(),
-                    byte_count: e.byte_count(),
-                });
-                assert_eq!(in_place, plain);
                 let raw = cq.plain_entry().map(|entry| entry.raw());
                 assert_eq!(
                     raw.map(|raw| (raw.sop_drop_qpn(), raw.wqe_counter())),
                     kind.map(|_| (0xab_cdef, n))
                 );
             }
-            if n.is_multiple_of(2)
-                && let Some(entry) = cq.plain_entry()
-            {
-                entry.take();
-                cq.publish_index();
-                assert_eq!(device.room(), 8);
-            } else if let Some(next) = cq.peek_plain() {
-                next.take();
-                assert_eq!(device.room(), 8);
-            } else {
-                poll(&mut cq);
+            match cq.plain_entry() {
+                Some(entry) if n.is_multiple_of(2) => {
+                    entry.take();
+                    cq.publish_index();
+                    assert_eq!(device.room(), 8);
+                }
+                Some(entry) => {
+                    entry.take_and_return();
+                    assert_eq!(device.room(), 8);
+                }
+                None => _ = poll(&mut cq),
             }
             assert_eq!((cq.raw().wqe_counter(), cq.raw().op_own() >> 4), (n, opcode));
-            assert!(cq.peek_plain().is_none() && cq.plain_entry().is_none() && !cq.is_next_ready());
+            assert!(cq.plain_entry().is_none() && !cq.is_next_ready());
         }
     }
 }
@@ -173,17 +167,14 @@ fn entries_are_held_back_up_to_the_limit() {
         let mut longest = 0;
         for n in 0..300_u16 {
             device.push(Entry { opcode: 2, counter: n, ..Entry::default() });
-            if cq.peek_plain_of(PlainKind::Received).is_some() {
+            if cq.plain_entry_of(PlainKind::Received).is_some() {
                 assert!(!cq.begin_interval());
             } else {
-                // An interval has ended. `peek_plain` would begin the next one, too.
-                if n % 128 < 64 {
-                    assert!(cq.begin_interval());
-                }
-                assert_eq!(cq.peek_plain().map(|next| next.cqe().wqe_counter), Some(n));
+                assert!(cq.begin_interval(), "an interval has ended");
+                assert_eq!(cq.plain_entry().map(|entry| entry.wqe_counter()), Some(n));
                 assert_eq!(device.room(), 63);
             }
-            cq.peek_plain_of(PlainKind::Received).expect("an entry").take();
+            cq.plain_entry_of(PlainKind::Received).expect("an entry").take_and_return();
             longest = longest.max(64 - device.room());
         }
         assert_eq!(longest, held, "{most} entries to spare");
@@ -576,7 +567,7 @@ fn an_error_entry_is_read_alike_whatever_its_other_bytes_are() {
             device.push(entry);
             assert!(cq.is_ready() && cq.is_next_ready());
             assert!(cq.poll_if_send().is_none() && cq.poll_if_receive().is_none());
-            assert!(cq.peek_plain().is_none() && cq.plain_entry().is_none() && cq.short_entry().is_none());
+            assert!(cq.plain_entry().is_none() && cq.short_entry().is_none());
             let mut polled = vec![];
             if round % 3 == 0 {
                 assert_eq!(cq.poll_each(4, |completion| polled.push(completion)), Ok(1));

@@ -5,8 +5,8 @@
 //! other entries.
 
 use super::{
-    Completion, CqeError, ErrorCqe, PlainCqe, PlainKind, RawCqe, RecvCqe, RecvOp, ScatteredRecv,
-    ScatteredSend, SendCqe, SendOp, Syndrome,
+    Completion, CqeError, ErrorCqe, PlainKind, RawCqe, RecvCqe, RecvOp, ScatteredRecv, ScatteredSend,
+    SendCqe, SendOp, Syndrome,
 };
 use crate::wqe::WqeIndex;
 
@@ -132,17 +132,6 @@ pub(crate) fn is_plain_of(op_own: u8, kind: PlainKind) -> bool {
         PlainKind::Received => 0x20,
     };
     op_own & !SOLICITED == opcode
-}
-
-/// Decodes the entry of this kind.
-#[inline(always)]
-pub(crate) fn decode_plain(cqe: &RawCqe, kind: PlainKind) -> PlainCqe {
-    PlainCqe {
-        kind,
-        qpn: cqe.sop_drop_qpn() & QPN_MASK,
-        wqe_counter: cqe.wqe_counter(),
-        byte_count: cqe.byte_count(),
-    }
 }
 
 /// Decodes the entry of a send-queue operation that succeeded.

@@ -113,23 +113,6 @@ impl CqeMem {
         self.pass_to(Behind(entry.fields.wrapping_add(self.cqe_bytes as usize)));
     }
 
-    /// Goes to the entry behind the next.
-    #[inline(always)]
-    pub(crate) fn pass_next(&self) {
-        self.pass(CqeRef { fields: self.next.get(), _mem: PhantomData });
-    }
-
-    /// The next entry, which [`next`](Self::next) has found.
-    ///
-    /// # Panics
-    ///
-    /// In debug builds, if the stop is reached.
-    #[inline(always)]
-    pub(crate) fn at_next(&self) -> CqeRef<'_> {
-        debug_assert!(self.next().is_some());
-        CqeRef { fields: self.next.get(), _mem: PhantomData }
-    }
-
     /// Goes to this entry.
     #[inline(always)]
     pub(crate) fn pass_to(&self, behind: Behind) {

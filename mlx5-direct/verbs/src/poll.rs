@@ -89,6 +89,7 @@ unsafe fn poll(context: &Context, state: &mut CqState, entries: c_int, into: *mu
 /// There is room for one.
 #[inline(always)]
 fn poll_run(context: &Context, direct: &mut mlx5_direct::Cq, out: Out) -> Out {
+    direct.begin_interval();
     let Some(first) = direct.plain_entry() else { return out };
     let (qpn, kind) = (first.qpn(), first.kind());
     // SAFETY: a QP is freed only after its entry was removed and the lock of each of its CQs was
@@ -151,6 +152,7 @@ fn take_short(
 /// `into`.
 #[inline(always)]
 pub(crate) fn take_plain(context: &Context, direct: &mut mlx5_direct::Cq, into: &mut RawCqe) -> Option<u64> {
+    direct.begin_interval();
     let entry = direct.plain_entry()?;
     let opcode_qpn = entry.opcode_qpn();
     // SAFETY: as in `poll_run`.

@@ -58,13 +58,12 @@ impl Queue {
         let cqs = self.cq.as_mut().and_then(CqPath::direct).ok_or(NotTaken::NotFound)?;
         let cq = cqs.only_of_srqs().ok_or(NotTaken::NotFound)?;
         let mut next = cq.peek_only(PlainKind::Received).ok_or(NotTaken::NotFound)?;
-        let plain = next.cqe();
-        let pair = self.pairs.get_near(plain.qpn).ok_or(NotTaken::Found)?;
+        let pair = self.pairs.get_near(next.entry().qpn()).ok_or(NotTaken::Found)?;
         if pair.watches_receives() {
             return Err(NotTaken::Found);
         }
         let buffer = next.reap_fast::<POOLS>().ok_or(NotTaken::Found)?;
-        let success = pair.message(buffer, next.byte_count());
+        let success = pair.message(buffer, next.entry().byte_count());
         next.take_event();
         Ok(success)
     }
@@ -81,10 +80,12 @@ impl Queue {
                 break;
             }
             let Some(mut next) = cq.peek_only(PlainKind::Received) else { break };
-            let plain = next.cqe();
-            let Some(pair) = pairs.get_near(plain.qpn).filter(|pair| !pair.watches_receives()) else { break };
+            let Some(pair) = pairs.get_near(next.entry().qpn()).filter(|pair| !pair.watches_receives())
+            else {
+                break;
+            };
             let Some(buffer) = next.reap_fast::<true>() else { break };
-            put(place, take.success(pair.message(buffer, plain.byte_count)));
+            put(place, take.success(pair.message(buffer, next.entry().byte_count())));
             next.take_event();
             n += 1;
         }
@@ -98,11 +99,11 @@ impl Queue {
     pub fn dequeue_request<T: Take>(&mut self, take: T) -> Option<T::Event> {
         let cq = self.cq.as_mut()?.direct()?.youngest_shared();
         let next = cq.peek_only(PlainKind::Request)?;
-        let plain = next.cqe();
-        let pair = &**self.pairs.get_near(plain.qpn)?;
-        let event = pair.reap_plain_request_fast::<Direct, _>(plain.wqe_counter.into(), |request| {
-            take.request(pair, request)
-        })?;
+        let pair = &**self.pairs.get_near(next.entry().qpn())?;
+        let event = pair
+            .reap_plain_request_fast::<Direct, _>(next.entry().wqe_counter().into(), |request| {
+                take.request(pair, request)
+            })?;
         next.take_event();
         Some(event)
     }
@@ -117,13 +118,12 @@ impl Queue {
         let cqs = self.cq.as_mut().and_then(CqPath::direct).ok_or(NotTaken::NotFound)?;
         let cq = cqs.youngest_shared();
         let next = cq.peek_only(PlainKind::Received).ok_or(NotTaken::NotFound)?;
-        let plain = next.cqe();
-        let pair = self.pairs.get_near(plain.qpn).ok_or(NotTaken::Found)?;
+        let pair = self.pairs.get_near(next.entry().qpn()).ok_or(NotTaken::Found)?;
         if pair.watches_receives() {
             return Err(NotTaken::Found);
         }
-        let buffer = pair.reap_receive_fast(plain.wqe_counter).ok_or(NotTaken::Found)?;
-        let success = pair.message(buffer, next.byte_count());
+        let buffer = pair.reap_receive_fast(next.entry().wqe_counter()).ok_or(NotTaken::Found)?;
+        let success = pair.message(buffer, next.entry().byte_count());
         next.take_event();
         Ok(take.plain(success))
     }
@@ -157,18 +157,20 @@ impl Queue {
         let cqs = self.cq.as_mut().and_then(CqPath::direct)?;
         loop {
             let mut next = cqs.peek(shared)?;
-            let plain = next.cqe();
-            let pair = self.pairs.get(plain.qpn)?;
-            let success = match plain.kind {
+            let pair = self.pairs.get(next.entry().qpn())?;
+            let success = match next.entry().kind() {
                 PlainKind::Received => {
                     if pair.watches_receives() {
                         return None;
                     }
-                    let buffer =
-                        if next.is_shared() { pair.reap_receive(plain.wqe_counter)? } else { next.reap()? };
-                    pair.message(buffer, plain.byte_count)
+                    let buffer = if next.is_shared() {
+                        pair.reap_receive(next.entry().wqe_counter())?
+                    } else {
+                        next.reap()?
+                    };
+                    pair.message(buffer, next.entry().byte_count())
                 }
-                PlainKind::Request => match pair.reap_request(plain.wqe_counter.into()) {
+                PlainKind::Request => match pair.reap_request(next.entry().wqe_counter().into()) {
                     Reaped::Event(request) => pair.success(&request),
                     Reaped::Nothing => {
                         next.take();

@@ -17,7 +17,7 @@ use crate::datapath::completion::{Completion, WrId};
 use crate::datapath::verbs::status;
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, ReturnType, Subtype};
-use mlx5_direct::{ArmFor, CqeError, ErrorCqe, Peeked, PlainCqe, PlainKind, RecvCqe, RecvOp, Syndrome};
+use mlx5_direct::{ArmFor, CqeError, ErrorCqe, PlainEntry, PlainKind, RecvCqe, RecvOp, Syndrome};
 use rxe_fallback::{CompChannel, Context, Cq, WcStatus};
 use std::sync::Arc;
 
@@ -299,8 +299,8 @@ impl DirectCqs {
         let begun = cq.begin_interval();
         let ready = of.alone
             && cq
-                .peek_plain_of(PlainKind::Received)
-                .is_some_and(|next| of.slots.make_ready(&mut of.current, next.cqe().wqe_counter.into()));
+                .plain_entry_of(PlainKind::Received)
+                .is_some_and(|next| of.slots.make_ready(&mut of.current, next.wqe_counter().into()));
         begun || ready
     }
 
@@ -396,15 +396,15 @@ fn peek_first<'a, U: CqUse + 'a>(
     mut cqs: impl Iterator<Item = &'a mut DirectCq<U>>,
 ) -> Option<PlainNext<'a>> {
     let DirectCq { cq, of, other, .. } = cqs.find(|cq| cq.cq.is_ready())?;
-    Some(PlainNext { entry: cq.peek_plain()?, returns: of.returns(), other })
+    cq.begin_interval();
+    Some(PlainNext { entry: cq.plain_entry()?, returns: of.returns(), other })
 }
 
 const CLOSE_BATCH: usize = 8;
 
 /// The next completion of a CQ. It is plain, and not consumed yet.
-#[derive(Debug)]
 pub(crate) struct PlainNext<'a> {
-    entry: Peeked<'a>,
+    entry: PlainEntry<'a>,
     /// `None` on a shared CQ.
     returns: Option<&'a mut Returns>,
     /// That of the CQ.
@@ -413,15 +413,15 @@ pub(crate) struct PlainNext<'a> {
 
 impl PlainNext<'_> {
     #[inline(always)]
-    pub(crate) fn cqe(&self) -> PlainCqe {
-        self.entry.cqe()
+    pub(crate) fn entry(&self) -> &PlainEntry<'_> {
+        &self.entry
     }
 
     /// Consumes the completion, whose event the consumer gets. The CQE returns to the device
     /// immediately, so the device may use it again.
     #[inline(always)]
     pub(crate) fn take_event(self) {
-        self.entry.take();
+        self.entry.take_and_return();
     }
 
     /// As [`PlainNext::take_event`], for a completion of which the consumer gets no event, or whose
@@ -429,13 +429,7 @@ impl PlainNext<'_> {
     #[inline(always)]
     pub(crate) fn take(self) {
         *self.other += 1;
-        self.entry.take();
-    }
-
-    /// The bytes of a message.
-    #[inline(always)]
-    pub(crate) fn byte_count(&self) -> u32 {
-        self.entry.byte_count()
+        self.entry.take_and_return();
     }
 
     /// Completes and releases the entry of a message from an SRQ in one step. Returns the buffer's
@@ -443,7 +437,7 @@ impl PlainNext<'_> {
     /// holds the lock of the EVD.
     #[inline(always)]
     pub(crate) fn reap(&mut self) -> Option<(u64, u32)> {
-        let entry = self.cqe().wqe_counter.into();
+        let entry = self.entry.wqe_counter().into();
         let Returns { slots, alone, current, .. } = self.returns.as_deref_mut()?;
         if *alone { slots.reap_alone(current, entry) } else { slots.reap(entry) }
     }
@@ -453,7 +447,7 @@ impl PlainNext<'_> {
     /// Without `POOLS`, also `None` for buffers of pools: a program in C has none.
     #[inline(always)]
     pub(crate) fn reap_fast<const POOLS: bool>(&mut self) -> Option<(u64, u32)> {
-        let entry = self.cqe().wqe_counter.into();
+        let entry = self.entry.wqe_counter().into();
         let Returns { slots, current, .. } = self.returns.as_deref_mut()?;
         if POOLS { slots.reap_in_word(current, entry) } else { Some((slots.reap_ready(current, entry)?, 0)) }
     }
@@ -495,7 +489,7 @@ impl<U: CqUse> DirectCq<U> {
     #[inline(always)]
     pub(crate) fn peek_only(&mut self, kind: PlainKind) -> Option<PlainNext<'_>> {
         Some(PlainNext {
-            entry: self.cq.peek_plain_of(kind)?,
+            entry: self.cq.plain_entry_of(kind)?,
             returns: self.of.returns(),
             other: &mut self.other,
         })
