@@ -1,9 +1,10 @@
 //! Polling a completion queue and arming it for events.
 //!
 //! The device writes entries. The CQ reads them and returns them to the device through the consumer
-//! index in the doorbell record. The index is written after a quarter of the queue (or fewer
-//! entries: [`Cq::hold_back`]), when a poll finds nothing, and before arming; [`Peeked::take`]
-//! writes it for each entry unless the CQ holds entries back. Until then, polled entries still
+//! index in the doorbell record. The index is written after a quarter of the queue (or as
+//! [`Cq::hold_back`] says), when a poll finds nothing, and before arming;
+//! [`PlainEntry::take_and_return`] writes it for each entry unless the CQ holds entries back. Until
+//! then, polled entries still
 //! count as occupied for the device. Whether the index is written in time depends on how many
 //! receives can be posted:
 //!
@@ -94,14 +95,15 @@ impl Cq {
     }
 
     /// Sets how many entries may be polled and not returned to the device, besides those that the
-    /// device can need at a time. [`PlainEntry::take_and_return`] then returns several entries at once;
-    /// with fewer than 8, which is the initial state, it returns each. The release interval becomes no
-    /// longer than this. Returns all entries polled so far.
+    /// device can need at a time. [`PlainEntry::take_and_return`] then returns several entries at
+    /// once, and the release interval becomes no longer than this. With fewer than 8,
+    /// `take_and_return` returns each entry, and there is no release interval: after polls call
+    /// [`release`](Self::release). Returns all entries polled so far.
     pub fn hold_back(&mut self, most: u32) {
         const FEW: u32 = 8;
-        let quarter = quarter(self.cqe_count());
+        let entries = self.cqe_count();
         self.returns_each = most < FEW;
-        self.interval = if self.returns_each { quarter } else { quarter.min(1 << most.ilog2()) };
+        self.interval = if self.returns_each { entries } else { (entries / 2).min(1 << most.ilog2()) };
         self.release();
     }
 
@@ -147,8 +149,8 @@ impl Cq {
     }
 
     /// Begins another release interval if one has ended, which returns all polled entries to the
-    /// device. Returns whether it did. Until then [`plain_entry`](Self::plain_entry) finds nothing; a
-    /// poll, and a look whether the CQ is empty, begin the interval themselves.
+    /// device. Returns whether it did. Until then [`plain_entry`](Self::plain_entry) finds nothing;
+    /// a poll, and a look whether the CQ is empty, begin the interval themselves.
     #[inline(always)]
     pub fn begin_interval(&mut self) -> bool {
         let ended = self.cqes.next().is_none();

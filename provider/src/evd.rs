@@ -11,24 +11,31 @@
 //! it after releasing the queue's lock.
 
 mod alert;
+mod arming;
+mod deferred;
 mod dequeue;
 mod harvest;
+mod pairs;
 mod patience;
 mod queue;
 mod streams;
 mod wait;
 
-pub use self::dequeue::NotTaken;
+use self::arming::Alert;
+use self::deferred::{BATCH, Deferred};
+pub use self::dequeue::Take;
+pub(crate) use self::dequeue::TakeMany;
+use self::pairs::Pairs;
 use self::patience::Patience;
-use self::queue::{Alert, Batch, Deferred, Pairs, SlowPath, is_dto};
-pub use self::queue::{Queue, Take};
-pub(crate) use self::queue::{Stream, StreamKind, TakeMany};
+pub use self::queue::Queue;
+use self::queue::{State, is_dto};
+pub(crate) use self::queue::{Stream, StreamKind};
 pub(crate) use self::wait::Wait;
 use crate::counters::{Counters, EvdCounter, EvdCounts};
-use crate::datapath::{CqPath, DirectCqs};
+use crate::datapath::CqPath;
 use crate::device::{AsyncSink, Class, Device, Member, ReservedTimers, Signal, Source, Timer};
 use crate::event_data::{AsyncEvent, Notice};
-use crate::memory::{headroom, headroom_of_notices, queue};
+use crate::memory::{headroom, headroom_of_notices, list, queue};
 use crate::sync::{BiasedMutex, BiasedMutexGuard, rank};
 use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, next_id};
 use crate::{Cno, Error, IaCounter, Result, ReturnType, Subtype};
@@ -290,14 +297,14 @@ pub(crate) fn empty() -> Error {
     Error::new(ReturnType::QueueEmpty, Subtype::None, "no event")
 }
 
-/// The result of [`EvdInner::dequeue_fast`].
+/// What a dequeue has found.
 #[derive(Debug)]
 pub enum Polled<T> {
     /// What the fast path has made of a completion.
     Dto(T),
     /// There is no event.
     Empty,
-    /// The fast path cannot decide: the caller must use [`EvdInner::dequeue_slow`].
+    /// A slower function has to decide, at last [`EvdInner::dequeue_slow`]. Nothing has changed.
     Slow,
 }
 
@@ -352,8 +359,9 @@ impl EvdInner {
             _timers: timers,
             queue: BiasedMutex::new(Queue {
                 cq,
-                slow_path: SlowPath::of_new(flags, discards),
-                batch: Batch::new(with_cq)?,
+                path: device.path,
+                state: State::of_new(flags, discards),
+                batch: list(if with_cq { 2 * BATCH } else { 0 })?,
                 qlen,
                 dtos: queue(if with_cq && !discards { qlen } else { 0 })?,
                 others: queue(if flags.difference(EvdFlags::DTO | EvdFlags::RMR_BIND).is_empty() {
@@ -400,7 +408,7 @@ impl EvdInner {
     pub(crate) fn read_counts(&self, reset: &[EvdCounter]) -> Counters<EvdCounter> {
         let mut queue = self.queue();
         let has_cq = queue.cq.is_some();
-        let polled = queue.cq.as_mut().and_then(CqPath::direct).map_or(0, DirectCqs::take_polled);
+        let polled = queue.cq.as_mut().map_or(0, CqPath::take_polled);
         let not_dequeued = std::mem::take(&mut queue.counts.not_dequeued);
         queue.counts.polled = queue.counts.polled + polled - not_dequeued;
         queue.counts.read(has_cq, reset)
@@ -448,7 +456,7 @@ impl EvdInner {
         // What is on the CQ holds something only of these.
         let holds = queue.pairs.len() + queue.srqs.len() > 0;
         let deferred = if holds { self.harvest(&mut queue).unwrap_or_default() } else { Deferred::default() };
-        queue.slow_path |= SlowPath::CLOSED;
+        queue.state |= State::CLOSED;
         let events = std::mem::take(&mut queue.dtos);
         let others = std::mem::take(&mut queue.others);
         let srqs = std::mem::take(&mut queue.srqs);
@@ -481,7 +489,7 @@ impl crate::fork::Inherit for EvdInner {
     fn disown(&self) {
         self.live.store(false, Ordering::Release);
         // A dequeue checks only this flag under the lock, and then finds that the EVD is not live.
-        self.queue.lock_anew().slow_path |= SlowPath::CLOSED;
+        self.queue.lock_anew().state |= State::CLOSED;
     }
 }
 

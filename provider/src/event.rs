@@ -65,6 +65,7 @@ struct OfEvd(EvdId);
 
 impl Take for OfEvd {
     type Event = Event;
+    const POOLS: bool = true;
 
     #[inline(always)]
     fn success(self, success: Success) -> Event {
@@ -131,22 +132,24 @@ impl Evd {
         let take = OfEvd(self.inner.id);
         let (mut taken, mut outcome) = (0, Ok(()));
         while taken < into.len() {
-            taken += self.inner.drain_fast(take, &mut into[taken..]);
+            let (n, end) = self.inner.drain(take, &mut into[taken..]);
+            taken += n;
+            if let Polled::Empty = end {
+                break;
+            }
             let Some(place) = into.get_mut(taken) else { break };
             // Here and not under the lock of the EVD: what an old event holds may need other locks.
             *place = None;
-            let event = match self.inner.dequeue_rest(take) {
-                Polled::Dto(event) => event,
-                Polled::Empty => break,
-                Polled::Slow => match self.inner.dequeue_slow() {
-                    Ok(event) => Event { evd: self.inner.id, data: EventData::from(event) },
-                    Err(error) => {
-                        outcome = Err(error);
-                        break;
-                    }
-                },
-            };
-            *place = Some(event);
+            if let Polled::Dto(()) = end {
+                continue;
+            }
+            match self.inner.dequeue_slow() {
+                Ok(event) => *place = Some(Event { evd: self.inner.id, data: EventData::from(event) }),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
             taken += 1;
         }
         into.iter_mut().skip(taken).for_each(|place| *place = None);

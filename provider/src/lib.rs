@@ -108,12 +108,12 @@ pub use ud::GRH_LEN;
 pub mod inside {
     pub use crate::cno::{CnoInner, Upcall};
     pub use crate::cr::CrInner;
-    pub use crate::datapath::{DataPath, Direct, Fast, Path, Verbs, WrInfo};
+    pub use crate::datapath::{DataPath, Direct, Fast, Feed, Path, Verbs, WrInfo};
     pub use crate::defaults::Defaults;
     pub use crate::device::Device;
     pub use crate::ep::{EpInner, Operation, Read, RequestKind, Send, Write};
     pub use crate::error::code;
-    pub use crate::evd::{EvdInner, NotTaken, Polled, Queue, Take};
+    pub use crate::evd::{EvdInner, Polled, Queue, Take};
     pub use crate::event_data::{Dequeued, Notice, Success};
     pub use crate::hint::likely;
     pub use crate::lmr::LmrInner;
@@ -133,8 +133,8 @@ pub mod inside {
     /// Locks with ranks.
     pub mod sync {
         pub use crate::sync::{
-            BiasedMutex, BiasedMutexGuard, Door, DoorGuard, DoorPass, Mutex, MutexGuard, RwLock,
-            RwLockReadGuard, RwLockWriteGuard, rank,
+            BiasedMutex, BiasedMutexGuard, Door, DoorGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard,
+            RwLockWriteGuard, rank,
         };
     }
 }

@@ -10,6 +10,7 @@
 //! are looked up under the lock of the EVD, which is taken before the locks of the rings.
 
 mod last_pool;
+mod reap;
 mod receives;
 
 pub(crate) use self::last_pool::LastPool;
@@ -27,7 +28,6 @@ use crate::sync::{BiasedMutex, rank};
 use crate::types::{CompletionFlags, DtoOp, DtoStatus, EpId};
 use bitflags::bitflags;
 use rxe_fallback::Qp;
-use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -81,6 +81,16 @@ impl Requests {
         Some(request)
     }
 
+    /// Takes the oldest request out of the ring, if it is plain, and is the one that a completion
+    /// names, and returns what `event` makes of it. Otherwise returns `None`, and nothing has
+    /// changed.
+    #[inline(always)]
+    fn complete_oldest<P: Path, E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<E> {
+        let event = P::send_queue(&mut self.queue)?.complete_oldest(named, event)?;
+        self.ring.pass(1);
+        Some(event)
+    }
+
     /// Takes the oldest request out of the ring, for a device that does not complete it any more.
     pub(crate) fn take_first(&mut self) -> Option<Request> {
         // Those that the device does not have stand behind those that the send queue has.
@@ -122,16 +132,6 @@ impl Credit {
             Credit::Nothing => {}
         }
     }
-}
-
-/// The result of a request that succeeded, for a consumer that takes its event immediately.
-pub(crate) enum Reaped {
-    /// The request has an event without an effect.
-    Event(Request),
-    /// The completion is suppressed, or no such request is posted.
-    Nothing,
-    /// A bind, whose event takes effect when it leaves the EVD.
-    Bind(Completed),
 }
 
 /// The result of a completion.
@@ -464,66 +464,6 @@ impl QueuePair {
     /// The position before which all requests are done.
     pub(crate) fn first_request(&self) -> u64 {
         self.requests.lock().ring.first()
-    }
-
-    /// Completes a request that succeeded, and releases its place.
-    pub(crate) fn reap_request(self: &Arc<Self>, named: u64) -> Reaped {
-        let mut requests = self.requests.lock();
-        let Some(request) = requests.complete(named) else { return Reaped::Nothing };
-        if request.flags().contains(CompletionFlags::SUPPRESS) {
-            return Reaped::Nothing;
-        }
-        if request.op == DtoOp::RmrBind {
-            requests.ring.hold_place();
-            drop(requests);
-            return Reaped::Bind(self.request_event(&request, DtoStatus::Success));
-        }
-        Reaped::Event(request)
-    }
-
-    /// Completes a request that succeeded, and releases its place, if it is the oldest and has an
-    /// event without an effect; otherwise `None`, and nothing has changed. All requests are
-    /// signalled, so their completions name the oldest.
-    #[inline(always)]
-    pub(crate) fn reap_plain_request(&self, named: u64) -> Option<Request> {
-        let mut requests = self.requests.lock();
-        let request = requests.queue.complete_oldest(named, |request| *request)?;
-        requests.ring.pass(1);
-        Some(request)
-    }
-
-    /// Does the work of [`QueuePair::reap_plain_request`] if this thread owns the lock of the
-    /// requests, and returns what `event` makes of the request; otherwise `None`, and nothing has
-    /// changed.
-    #[inline(always)]
-    pub(crate) fn reap_plain_request_fast<P: Path, E>(
-        &self,
-        named: u64,
-        event: impl FnOnce(&Request) -> E,
-    ) -> Option<E> {
-        // Without a common drop of the guard, no test is left of whether there is a request.
-        let mut requests = self.requests.try_lock_fast_in::<{ IN_ARC + offset_of!(Self, requests) }>()?;
-        let event = P::send_queue(&mut requests.queue)?.complete_oldest(named, event)?;
-        requests.ring.pass(1);
-        drop(requests);
-        Some(event)
-    }
-
-    /// Completes the oldest receive of an EP without an SRQ, which the completion names by its
-    /// slot. Returns its cookie and pool.
-    #[inline(always)]
-    pub(crate) fn reap_receive(&self, slot: u16) -> Option<(u64, u32)> {
-        let receive = self.receive_done(slot)?;
-        Some((receive.info.cookie, receive.info.pool))
-    }
-
-    /// Does the work of [`QueuePair::reap_receive`] if this thread owns the lock of the receives;
-    /// otherwise `None`, and nothing has changed.
-    #[inline(always)]
-    pub(crate) fn reap_receive_fast(&self, slot: u16) -> Option<(u64, u32)> {
-        let mut receives = self.receives.try_lock_fast_in::<{ IN_ARC + offset_of!(Self, receives) }>()?;
-        let receive = receives.complete(slot)?;
-        Some((receive.info.cookie, receive.info.pool))
     }
 
     /// Releases the place of a completed request whose event was taken or dropped.

@@ -378,7 +378,7 @@ impl<const RANK: u8, T> Door<RANK, T> {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn try_lock_fast_in<const OFFSET: usize>(&'static self) -> Option<DoorGuard<T>> {
         let guard = self.0.try_lock_fast_in::<OFFSET>()?;
-        Some(DoorGuard { guard, held: Held::checked(RANK) })
+        Some(DoorGuard { guard, _held: Held::checked(RANK) })
     }
 }
 
@@ -387,30 +387,7 @@ impl<const RANK: u8, T> Door<RANK, T> {
 #[derive(Debug)]
 pub struct DoorGuard<T> {
     guard: biased_lock::OwnerGuard<T>,
-    held: Held,
-}
-
-/// A [`DoorGuard`] in one pointer.
-#[derive(Debug)]
-pub struct DoorPass<T> {
-    pass: biased_lock::OwnerPass<T>,
-    held: Held,
-}
-
-impl<T> DoorGuard<T> {
-    /// The guard without the address of the data, which takes a register.
-    #[inline(always)]
-    pub fn into_pass(self) -> DoorPass<T> {
-        DoorPass { pass: self.guard.into_pass(), held: self.held }
-    }
-}
-
-impl<T> DoorPass<T> {
-    /// The guard again.
-    #[inline(always)]
-    pub fn into_guard(self) -> DoorGuard<T> {
-        DoorGuard { guard: self.pass.into_guard(), held: self.held }
-    }
+    _held: Held,
 }
 
 impl<T> Deref for DoorGuard<T> {

@@ -100,4 +100,4 @@ pub use self::door::Door;
 pub use self::lock::{BiasedLock, LockError};
 pub use self::mutex::BiasedMutex;
 pub use self::platform::{SharedLocks, forget_parked, hold_shared_locks, is_u32, prepare, visit_only};
-pub use self::raw::{Guard, OwnerGuard, OwnerPass};
+pub use self::raw::{Guard, OwnerGuard};

@@ -9,7 +9,6 @@ use super::platform::{
     visits_only,
 };
 use std::alloc::Layout;
-use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
@@ -537,37 +536,14 @@ pub(super) enum Entered<'a> {
 pub struct OwnerGuard<T> {
     /// The value of the mutex.
     value: *mut T,
-    owner: Owner,
+    _owner: Owner,
 }
 
 impl<T> OwnerGuard<T> {
     /// `owner` was found in a door of a mutex with such a value.
     #[inline(always)]
     pub(super) fn new(owner: Owner) -> Self {
-        Self { value: owner.0.value().cast(), owner }
-    }
-}
-
-/// An [`OwnerGuard`] in one pointer, for a function that may not need the value.
-#[derive(Debug)]
-pub struct OwnerPass<T> {
-    owner: Owner,
-    _value: PhantomData<*mut T>,
-}
-
-impl<T> OwnerGuard<T> {
-    /// The guard without the address of the value.
-    #[inline(always)]
-    pub fn into_pass(self) -> OwnerPass<T> {
-        OwnerPass { owner: self.owner, _value: PhantomData }
-    }
-}
-
-impl<T> OwnerPass<T> {
-    /// The guard again.
-    #[inline(always)]
-    pub fn into_guard(self) -> OwnerGuard<T> {
-        OwnerGuard::new(self.owner)
+        Self { value: owner.0.value().cast(), _owner: owner }
     }
 }
 

@@ -104,7 +104,7 @@ macro_rules! all {
 /// The entry points for objects of the direct path, and for opening any IA.
 pub(super) fn functions() -> Functions {
     all!(
-        evd::evd_dequeue,
+        evd::evd_dequeue::<Direct>,
         post::ep_post_send::<Direct>,
         post::ep_post_recv::<Direct>,
         post::ep_post_rdma::<Direct, Read>,
@@ -116,7 +116,7 @@ pub(super) fn functions() -> Functions {
 /// The entry points for objects of the verbs path. `CALLS`: the driver posts by system calls.
 pub(super) fn functions_of_verbs<const CALLS: bool>() -> Functions {
     all!(
-        evd::evd_dequeue_by_verbs,
+        evd::evd_dequeue::<Verbs<CALLS>>,
         post::ep_post_send::<Verbs<CALLS>>,
         post::ep_post_recv::<Verbs<CALLS>>,
         post::ep_post_rdma::<Verbs<CALLS>, Read>,

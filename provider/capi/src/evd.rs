@@ -3,16 +3,13 @@
 use super::abi::{EvdParam, Event};
 use super::code::{Code, SUCCESS, guard, guard_panics};
 use super::convert::{ia_of, timeout};
-use super::event::{event, write_completion, write_plain, write_request, write_success};
+use super::event::{event, write_completion, write_request, write_success};
 use super::handle::Handle;
 use super::handles::Hot;
 use super::objects::{CnoObject, EvdObject, IaObject};
 use super::raw::{In, Out};
-use provider::inside::Success;
-use provider::inside::Uncancelled;
-use provider::inside::sync::{DoorGuard, DoorPass};
-use provider::inside::{NotTaken, Polled, Queue, Take};
-use provider::inside::{QueuePair, Request};
+use provider::inside::sync::DoorGuard;
+use provider::inside::{Feed, Path, Polled, Queue, QueuePair, Request, Success, Take, Uncancelled};
 use provider::{CompletionFlags, DtoCompletion, Evd, EvdFlags, EventData, ReturnType};
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -113,7 +110,7 @@ pub(super) extern "C" fn evd_wait(
     guard_panics("dat_evd_wait", || {
         // The lock is released before completions are harvested to be counted.
         let at_once = (threshold == 1 && !out.is_null())
-            .then(|| evd.queue_of_evd()?.wait_at_once(Whole(ToC { evd, out })))
+            .then(|| evd.queue_of_evd()?.wait_fast(Whole(ToC { evd, out })))
             .flatten();
         if let Some(((), left)) = at_once {
             // Another thread may have freed the EVD meanwhile.
@@ -165,15 +162,11 @@ struct ToC {
 
 impl Take for ToC {
     type Event = ();
+    const POOLS: bool = false;
 
     #[inline(always)]
     fn success(self, success: Success) {
         write_success(self.evd, &success, self.out);
-    }
-
-    #[inline(always)]
-    fn plain(self, success: Success) {
-        write_plain(self.evd, &success, self.out);
     }
 
     #[inline(always)]
@@ -193,9 +186,9 @@ struct Whole(ToC);
 
 impl Take for Whole {
     type Event = ();
+    const POOLS: bool = false;
 
-    // What `write_plain` and `write_request` leave is cleared before the event is written: the event of
-    // an operation of the extension has data there.
+    // What `write_success` and `write_request` leave is cleared before the event is written.
     #[inline(always)]
     fn success(self, success: Success) {
         self.0.out.clear_behind_dto();
@@ -203,16 +196,12 @@ impl Take for Whole {
     }
 
     #[inline(always)]
-    fn plain(self, success: Success) {
-        self.0.out.clear_behind_dto();
-        self.0.plain(success);
-    }
-
     fn request(self, pair: &QueuePair, request: &Request) {
         self.0.out.clear_behind_dto();
         self.0.request(pair, request);
     }
 
+    #[inline(always)]
     fn any(self, dto: DtoCompletion) {
         self.0.any(dto);
     }
@@ -220,182 +209,78 @@ impl Take for Whole {
 
 /// An empty EVD for completions answers QUEUE_EMPTY without the class bit, because programs that
 /// poll (dtest -p) compare with that value. Other EVDs answer with the bit.
-pub(super) extern "C" fn evd_dequeue(evd: Handle, out: Out<Event>) -> u32 {
+pub(super) extern "C" fn evd_dequeue<P: Path>(evd: Handle, out: Out<Event>) -> u32 {
     // The fast path contains nothing that can panic, so it needs no guard. It writes no trace: with
     // a trace, the EVD has no door.
     if !out.is_null()
         && let Some(queue) = evd.queue_of_evd()
     {
-        if queue.has_requests_only() {
-            return dequeue_request(evd, out, queue);
+        if queue.is_fed_by::<P>(Feed::Requests) {
+            return dequeue_request::<P>(evd, out, queue);
         }
         // The state is read again: otherwise the compiler makes one jump by a table of the two
         // tests, which takes more instructions.
         compiler_fence(Ordering::SeqCst);
-        if queue.has_messages_only() {
-            return dequeue_message(evd, out, queue);
+        if queue.is_fed_by::<P>(Feed::Messages) {
+            return dequeue_message::<P>(evd, out, queue);
         }
         compiler_fence(Ordering::SeqCst);
-        if queue.has_receives() {
-            return dequeue_receive(evd, out, queue);
-        }
-    }
-    evd_dequeue_rest(evd, out)
-}
-
-// The three dequeues are separate functions, so that each saves only the registers that it uses.
-// `extern "C"` functions do not unwind, so the last call of each is a jump.
-
-#[inline(never)]
-fn dequeue_message(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
-    match queue.dequeue_message::<false, _>(ToC { evd, out }) {
-        Ok(()) => SUCCESS,
-        Err(NotTaken::NotFound) => dequeue_nothing(evd, out, queue.into_pass()),
-        Err(NotTaken::Found) => dequeue_other(evd, out, queue.into_pass()),
-    }
-}
-
-#[inline(never)]
-fn dequeue_request(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
-    if queue.dequeue_request(ToC { evd, out }).is_some() {
-        return SUCCESS;
-    }
-    dequeue_nothing(evd, out, queue.into_pass())
-}
-
-#[inline(never)]
-fn dequeue_receive(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
-    match queue.dequeue_receive(ToC { evd, out }) {
-        Ok(()) => SUCCESS,
-        Err(NotTaken::NotFound) => dequeue_no_receive(evd, out, queue.into_pass()),
-        Err(NotTaken::Found) => dequeue_other(evd, out, queue.into_pass()),
-    }
-}
-
-/// Dequeues a request, if the EVD takes any.
-#[inline(never)]
-#[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
-extern "C" fn dequeue_no_receive(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
-    let queue = queue.into_guard();
-    if queue.has_requests() {
-        return dequeue_request(evd, out, queue);
-    }
-    dequeue_nothing(evd, out, queue.into_pass())
-}
-
-/// The answer of an EVD without events. Programs that poll get it most of the time.
-#[inline(never)]
-#[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
-extern "C" fn dequeue_nothing(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
-    let mut queue = queue.into_guard();
-    if queue.dequeue_idle() {
-        // The callers have seen that the EVD takes completions only.
-        return ReturnType::QueueEmpty as u32;
-    }
-    dequeue_other(evd, out, queue.into_pass())
-}
-
-/// Dequeues what the fast functions leave. Lets them try again where another word of slots or
-/// another release interval begins.
-#[inline(never)]
-#[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
-extern "C" fn dequeue_other(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
-    let mut queue = queue.into_guard();
-    if queue.prepare_message() {
-        return dequeue_message(evd, out, queue);
-    }
-    if queue.prepare_shared() {
-        return if queue.has_receives() {
-            dequeue_receive(evd, out, queue)
-        } else {
-            dequeue_request(evd, out, queue)
-        };
-    }
-    dequeue_completion(evd, out, queue.into_pass())
-}
-
-/// As [`dequeue_other`], where there is nothing to prepare. A function of its own, because it saves
-/// more registers.
-#[inline(never)]
-#[expect(improper_ctypes_definitions, reason = "no C function: `extern` so that it does not unwind")]
-extern "C" fn dequeue_completion(evd: Handle, out: Out<Event>, queue: DoorPass<Queue>) -> u32 {
-    let mut queue = queue.into_guard();
-    if queue.dequeue_completion(ToC { evd, out }).is_some() {
-        return SUCCESS;
-    }
-    if queue.dequeue_nothing() {
-        return ReturnType::QueueEmpty as u32;
-    }
-    drop(queue);
-    evd_dequeue_rest(evd, out)
-}
-
-/// Other dequeues by a thread that owns the biased lock of the handle, if they run no code of the
-/// program.
-#[inline(never)]
-extern "C" fn evd_dequeue_rest(evd: Handle, out: Out<Event>) -> u32 {
-    if !out.is_null()
-        && !tracing::enabled!(tracing::Level::TRACE)
-        && let Some(owned) = evd.hot_fast()
-        && let Hot::Evd(owned) = &*owned
-    {
-        match owned.dequeue_fast(ToC { evd, out }) {
-            Polled::Dto(()) => return SUCCESS,
-            // Only an EVD that takes completions gives this answer.
-            Polled::Empty => return ReturnType::QueueEmpty as u32,
-            Polled::Slow => {}
+        if queue.is_fed_by::<P>(Feed::Shared) {
+            return dequeue_shared::<P>(evd, out, queue);
         }
     }
     evd_dequeue_slow(evd, out)
 }
 
-/// As [`evd_dequeue`], in the table of the verbs path.
-pub(super) extern "C" fn evd_dequeue_by_verbs(evd: Handle, out: Out<Event>) -> u32 {
+// A function for each feed, so that each saves only the registers that it uses.
+
+#[inline(never)]
+fn dequeue_message<P: Path>(evd: Handle, out: Out<Event>, queue: DoorGuard<Queue>) -> u32 {
+    dequeue_from::<P>(Feed::Messages, evd, out, queue)
+}
+
+#[inline(never)]
+fn dequeue_request<P: Path>(evd: Handle, out: Out<Event>, queue: DoorGuard<Queue>) -> u32 {
+    dequeue_from::<P>(Feed::Requests, evd, out, queue)
+}
+
+#[inline(never)]
+fn dequeue_shared<P: Path>(evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
+    // Each kind by its own code: a test of the kind in between takes more instructions.
+    match queue.dequeue_from::<P, _>(Feed::Receives, true, ToC { evd, out }) {
+        Polled::Dto(()) => SUCCESS,
+        Polled::Empty => ReturnType::QueueEmpty as u32,
+        Polled::Slow => dequeue_request::<P>(evd, out, queue),
+    }
+}
+
+#[inline(always)]
+fn dequeue_from<P: Path>(feed: Feed, evd: Handle, out: Out<Event>, mut queue: DoorGuard<Queue>) -> u32 {
+    match queue.dequeue_from::<P, _>(feed, true, ToC { evd, out }) {
+        Polled::Dto(()) => SUCCESS,
+        // The EVD takes completions.
+        Polled::Empty => ReturnType::QueueEmpty as u32,
+        Polled::Slow => {
+            drop(queue);
+            evd_dequeue_slow(evd, out)
+        }
+    }
+}
+
+/// All other dequeues.
+// An `extern "C"` function does not unwind, so its callers end in a jump.
+#[inline(never)]
+extern "C" fn evd_dequeue_slow(evd: Handle, out: Out<Event>) -> u32 {
     if !out.is_null()
         && let Some(mut queue) = evd.queue_of_evd()
     {
-        match queue.dequeue_by_verbs(ToC { evd, out }) {
-            Polled::Dto(()) => return SUCCESS,
-            // Only an EVD that takes completions gives this answer.
-            Polled::Empty => return ReturnType::QueueEmpty as u32,
-            Polled::Slow => {}
-        }
-    }
-    evd_dequeue_rest_by_verbs(evd, out)
-}
-
-/// As [`evd_dequeue_rest`], on the verbs path.
-#[inline(never)]
-extern "C" fn evd_dequeue_rest_by_verbs(evd: Handle, out: Out<Event>) -> u32 {
-    if !out.is_null()
-        && !tracing::enabled!(tracing::Level::TRACE)
-        && let Some(owned) = evd.hot_fast()
-        && let Hot::Evd(owned) = &*owned
-    {
-        match owned.dequeue_fast_by_verbs(ToC { evd, out }) {
+        match queue.dequeue_slow(ToC { evd, out }) {
             Polled::Dto(()) => return SUCCESS,
             Polled::Empty => return ReturnType::QueueEmpty as u32,
             Polled::Slow => {}
         }
     }
-    evd_dequeue_slow(evd, out)
-}
-
-/// Waits for other threads that use the handle and tries the fast path again. Then makes all checks
-/// and takes events of any kind.
-#[inline(never)]
-fn evd_dequeue_slow(evd: Handle, out: Out<Event>) -> u32 {
     guard("dat_evd_dequeue", || {
-        if !out.is_null()
-            && let Ok(shared) = evd.hot()
-            && let Hot::Evd(shared) = &*shared
-        {
-            match shared.dequeue_rest(ToC { evd, out }) {
-                Polled::Dto(()) => return Ok(()),
-                Polled::Empty => return Err(Code(ReturnType::QueueEmpty as u32)),
-                Polled::Slow => {}
-            }
-        }
         let takes = get(evd)?;
         out.need(2)?;
         match takes.inner.dequeue_slow() {

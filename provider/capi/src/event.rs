@@ -61,19 +61,9 @@ pub(super) fn event(evd: Handle, data: EventData) -> Result<abi::Event, Code> {
     Ok(abi::Event { number, pad: 0, evd: evd.0, data, extension })
 }
 
-/// Writes the event of a success for C, without a trace.
+/// Writes the event of a success of an operation that is not of the extension, without a trace.
 #[inline(always)]
 pub(super) fn write_success(evd: Handle, success: &Success, out: Out<abi::Event>) {
-    if success.op.is_extension() {
-        write_completion(evd, &(*success).into(), out);
-    } else {
-        write_plain(evd, success, out);
-    }
-}
-
-/// As [`write_success`], for operations that are not of the extension.
-#[inline(always)]
-pub(super) fn write_plain(evd: Handle, success: &Success, out: Out<abi::Event>) {
     let Success { ep_context, cookie, length, op, .. } = *success;
     let data = [ep_context, cookie, two(0, length), op as u64];
     out.set_dto(DTO, evd.0, |word| data[word]);

@@ -4,18 +4,15 @@ use super::{Base, Counters, EvdCounter};
 
 #[derive(Debug, Default)]
 pub(crate) struct EvdCounts {
-    /// Dequeues that found a completion in the CQ. Those that took the event straight off a CQ of
-    /// the direct path are counted there, and added before the counters are read.
+    /// Dequeues that found a completion in the CQ. Those that took the event straight off a CQ are
+    /// counted there, and added before the counters are read.
     pub(crate) polled: u64,
     /// Dequeues that found nothing.
     pub(crate) not_found: u64,
     /// Dequeues that found an event in the queue.
     pub(crate) found: u64,
-    /// The next event in the queue was found in the CQ by a dequeue that has not finished.
-    pub(crate) polling: bool,
     pub(crate) waits: u64,
-    /// Completions that waits took as dequeues take them, which has counted them in `polled` or on a
-    /// CQ.
+    /// Completions that waits took straight off a CQ, where they were counted.
     pub(crate) not_dequeued: u64,
     pub(crate) blocked: u64,
     pub(crate) notify: u64,
@@ -31,8 +28,7 @@ impl EvdCounts {
     pub(crate) fn dequeued(&mut self, found: bool, was_empty: bool) {
         if !found {
             self.not_found += 1;
-        } else if was_empty || self.polling {
-            self.polling = false;
+        } else if was_empty {
             self.polled += 1;
         } else {
             self.found += 1;
@@ -72,8 +68,7 @@ mod tests {
         counts.dequeued(true, false);
         counts.dequeued(true, true);
         counts.dequeued(false, true);
-        counts.polling = true;
-        counts.dequeued(true, false);
+        counts.dequeued(true, true);
         counts.dequeued(true, false);
         let read = |counts: &mut EvdCounts, cq| {
             let now = counts.read(cq, &[]);

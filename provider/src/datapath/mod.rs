@@ -10,10 +10,12 @@
 //! nowhere.
 
 pub(crate) mod completion;
+mod cqs;
 pub(crate) mod direct;
 pub(crate) mod entries;
 mod fast;
 pub(crate) mod losses;
+mod next;
 mod on_path;
 mod path;
 mod queues;
@@ -24,11 +26,14 @@ pub(crate) mod verbs;
 
 pub use self::completion::WrInfo;
 pub(crate) use self::completion::{Completion, Lost, SrqCounts, WrId};
-pub(crate) use self::direct::{DirectCqs, evd_of};
+pub(crate) use self::cqs::CqPath;
+use self::direct::DirectCqs;
+pub(crate) use self::direct::evd_of;
 pub use self::fast::Fast;
 pub(crate) use self::fast::{Chain, PostReceives, PostSends, PostSrq, Segment};
+pub use self::next::Feed;
+pub(crate) use self::next::{Next, NextOnCq};
 pub use self::on_path::DataPath;
-pub(crate) use self::on_path::OnPath;
 pub use self::path::{Direct, Path, Verbs};
 pub(crate) use self::path::{Queues, with_path};
 pub(crate) use self::queues::{RecvQueue, SendQueue};
@@ -38,145 +43,6 @@ pub(crate) use self::ring::Ring;
 pub(crate) use self::srq::{SrqPath, SrqPoster};
 use crate::{Error, Result, ReturnType, Subtype};
 use rxe_fallback::{CompChannel, Context, Cq, Pd, Qp, QpInit, Srq};
-
-/// The CQs of an EVD on one of the paths.
-pub(crate) type CqPath = OnPath<DirectCqs, verbs::VerbsCq>;
-
-impl CqPath {
-    /// The CQ for a new QP that needs this many entries for its requests, or for its receives
-    /// without an SRQ. Returns true with a CQ that was created for this purpose. On the verbs path
-    /// the EVD has one CQ, in which [`CqPath::ensure`] makes the room.
-    ///
-    /// # Errors
-    /// The device has no CQ of that size, or there is no memory.
-    pub(crate) fn lend(&mut self, entries: u32) -> Result<(Cq, bool)> {
-        match self {
-            Self::Verbs(cq) => Ok((cq.cq().clone(), false)),
-            Self::Direct(cqs) => cqs.lend(entries),
-        }
-    }
-
-    /// Takes back entries that [`CqPath::lend`] has given to a QP on this CQ.
-    pub(crate) fn repay(&mut self, cq: &Cq, entries: u32) {
-        if let Self::Direct(cqs) = self {
-            cqs.repay(cq, entries);
-        }
-    }
-
-    /// The verbs CQ of receives from this SRQ, which must feed the EVD.
-    pub(crate) fn receives(&self, srq: u32) -> Option<Cq> {
-        match self {
-            Self::Verbs(cq) => Some(cq.cq().clone()),
-            Self::Direct(cqs) => cqs.receives(srq),
-        }
-    }
-
-    /// Adds up to `most` completions. Fewer than `most` means that no completion is left.
-    #[inline]
-    pub(crate) fn poll(&mut self, into: &mut Vec<Completion>, most: usize) -> Result<()> {
-        match self {
-            Self::Verbs(cq) => cq.poll(into, most),
-            Self::Direct(cqs) => cqs.poll(into, most),
-        }
-    }
-
-    /// The CQs of the direct path.
-    #[inline(always)]
-    pub(crate) fn direct(&mut self) -> Option<&mut DirectCqs> {
-        match self {
-            Self::Direct(cqs) => Some(cqs),
-            Self::Verbs(_) => None,
-        }
-    }
-
-    /// The CQ of the verbs path.
-    #[inline(always)]
-    pub(crate) fn by_verbs(&mut self) -> Option<&mut verbs::VerbsCq> {
-        match self {
-            Self::Verbs(cq) => Some(cq),
-            Self::Direct(_) => None,
-        }
-    }
-
-    /// Removes the completions of this QP, which was reset or destroyed. Calls `removed` for each that
-    /// holds an entry of an SRQ, and perhaps for others.
-    pub(crate) fn clean(&mut self, qpn: u32, removed: impl FnMut(&Completion)) {
-        match self {
-            Self::Verbs(cq) => cq.clean(qpn, removed),
-            Self::Direct(cqs) => cqs.clean(qpn, removed),
-        }
-    }
-
-    /// Whether each SRQ has its own CQ on this path. [`CqPath::open_srq`] creates the CQ.
-    pub(crate) fn has_cq_of_srqs(&self) -> bool {
-        matches!(self, Self::Direct(_))
-    }
-
-    /// Whether SRQs have CQs of their own here.
-    pub(crate) fn has_any_of_srqs(&self) -> bool {
-        matches!(self, Self::Direct(cqs) if cqs.has_any_of_srqs())
-    }
-
-    /// Whether the EVD has several CQs beside those of SRQs.
-    pub(crate) fn has_several_shared(&self) -> bool {
-        matches!(self, Self::Direct(cqs) if cqs.has_several_shared())
-    }
-
-    /// Creates the CQ of receives from this SRQ.
-    pub(crate) fn open_srq(&mut self, srq: &SrqPath) -> Result<()> {
-        match (self, srq) {
-            (Self::Direct(cqs), SrqPath::Direct(srq)) => cqs.open(srq),
-            _ => Ok(()),
-        }
-    }
-
-    /// Records the depth of an SRQ that has its own CQ, before the SRQ becomes deeper.
-    pub(crate) fn expect_depth(&mut self, srq: u32, depth: u32) {
-        if let Self::Direct(cqs) = self {
-            cqs.expect_depth(srq, depth);
-        }
-    }
-
-    /// Closes the CQ of receives from this SRQ, which no QP uses any more. Calls `left` for each
-    /// completion that is still in the CQ.
-    pub(crate) fn close_srq(&mut self, srq: u32, left: impl FnMut(&Completion)) {
-        if let Self::Direct(cqs) = self {
-            cqs.close(srq, left);
-        }
-    }
-
-    /// Records that a UD EP receives from this SRQ on this EVD.
-    pub(crate) fn expect_datagrams(&mut self, srq: u32) {
-        if let Self::Direct(cqs) = self {
-            cqs.expect_datagrams(srq);
-        }
-    }
-
-    /// Asks each CQ for one event on the channel at the next completion, or at the next solicited
-    /// or failed one. Returns the number of CQs.
-    pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<usize> {
-        match self {
-            Self::Verbs(cq) => cq.arm(solicited_only).map(|()| 1),
-            Self::Direct(cqs) => Ok(cqs.arm(solicited_only)),
-        }
-    }
-
-    /// Makes room for at least `depth` completions. On the direct path, [`CqPath::lend`] has made
-    /// the room.
-    pub(crate) fn ensure(&mut self, depth: u32) -> Result<()> {
-        match self {
-            Self::Verbs(cq) => cq.ensure(depth),
-            Self::Direct(_) => Ok(()),
-        }
-    }
-
-    /// Handles an event with this CQ token, read from the channel.
-    pub(crate) fn event(&mut self, token: u64) {
-        if let Self::Direct(cqs) = self {
-            cqs.event(token);
-        }
-    }
-}
 
 impl DataPath {
     /// The largest number of entries that an SRQ of this path can have.

@@ -8,9 +8,10 @@
 //! choice becomes a type. A function of the wrong path finds no queue, and leaves the call to the
 //! slow function.
 
-use super::CqPath;
+use super::cqs::CqPath;
 use super::direct::{DirectCqs, DirectPoster, DirectReceives, DirectSends, DirectSrq};
 use super::fast::{PostReceives, PostSends, PostSrq, Segment};
+use super::next::NextOnCq;
 use super::on_path::OnPath;
 use super::queues::{RecvQueue, SendQueue};
 use super::srq::{SrqPath, SrqPoster};
@@ -34,7 +35,7 @@ pub(crate) trait Queues: 'static {
     /// The part of an SRQ that all threads share.
     type SrqShared;
     /// The CQs of an EVD.
-    type Cq;
+    type Cq: NextOnCq<Srq = Self::SrqShared>;
     type SendQueue: PostSends<Segment = Self::Segment>;
     type RecvQueue: PostReceives<Segment = Self::Segment>;
 
@@ -83,7 +84,10 @@ impl Queues for Direct {
 
     #[inline(always)]
     fn cq(cq: &mut CqPath) -> Option<&mut DirectCqs> {
-        cq.direct_mut()
+        match cq {
+            CqPath::Direct(cqs) => Some(cqs),
+            CqPath::Verbs(_) => None,
+        }
     }
 
     #[inline(always)]
@@ -124,7 +128,10 @@ impl<const CALLS: bool> Queues for Verbs<CALLS> {
 
     #[inline(always)]
     fn cq(cq: &mut CqPath) -> Option<&mut VerbsCq> {
-        cq.verbs_mut()
+        match cq {
+            CqPath::Verbs(cq) => Some(cq),
+            CqPath::Direct(_) => None,
+        }
     }
 
     #[inline(always)]

@@ -5,7 +5,6 @@
 //! device has.
 
 use super::direct::{DirectReceives, DirectSends};
-use super::fast::PostSends;
 use super::on_path::{DataPath, OnPath};
 use super::request::{Outgoing, Request};
 use super::verbs::{VerbsReceives, VerbsSends};
@@ -80,15 +79,6 @@ impl SendQueue {
         match self {
             Self::Direct(queue) => queue.complete(named as u16),
             Self::Verbs(queue) => queue.complete(named),
-        }
-    }
-
-    /// See [`PostSends::complete_oldest`].
-    #[inline(always)]
-    pub(crate) fn complete_oldest<E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<E> {
-        match self {
-            Self::Direct(queue) => queue.complete_oldest(named, event),
-            Self::Verbs(queue) => queue.complete_oldest(named, event),
         }
     }
 

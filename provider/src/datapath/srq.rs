@@ -45,24 +45,12 @@ impl SrqPath {
         }
     }
 
-    /// Does the work of [`SrqPath::complete`] and [`SrqPath::release`] in one step, for a
-    /// completion that is reaped immediately. Returns the buffer's cookie and pool. `None` for an
-    /// entry that is not posted, and while [`SrqPath::next_lost`] has to be called after each
-    /// completion.
-    #[inline]
-    pub(crate) fn reap(&self, entry: u32, ep: &CompletedUpTo) -> Option<(u64, u32)> {
+    /// Makes this EVD the one whose reaped entries return without an atomic read-modify-write, unless
+    /// another EVD is. Returns whether this EVD is. On the direct path the EVD's CQ claims the slots.
+    pub(crate) fn claim(&self, evd: u64) -> bool {
         match self {
-            Self::Verbs(srq) => srq.reap(entry, ep),
-            Self::Direct(srq) => srq.reap(entry),
-        }
-    }
-
-    /// The SRQ of the verbs path.
-    #[inline(always)]
-    pub(crate) fn by_verbs(&self) -> Option<&VerbsSrq> {
-        match self {
-            Self::Verbs(srq) => Some(srq),
-            Self::Direct(_) => None,
+            Self::Verbs(srq) => srq.claim(evd),
+            Self::Direct(_) => false,
         }
     }
 

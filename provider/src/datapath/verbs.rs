@@ -10,6 +10,7 @@ pub(crate) use self::queues::{VerbsReceives, VerbsSends};
 use super::entries::{CompletedUpTo, EntryCounts, EntryPoster, SrqEntries};
 use super::fast::{Fast, PostSrq};
 use super::losses::LostEntries;
+use super::next::{Feed, Next, NextOnCq};
 use super::{Completion, Lost, SrqCounts, WrId, WrInfo};
 use crate::error::PostError;
 use crate::types::{DtoOp, DtoStatus, LmrTriplet};
@@ -70,9 +71,11 @@ impl VerbsSrq {
         self.entries.complete(entry, ep)
     }
 
-    /// As [`SrqPath::reap`](super::SrqPath::reap).
+    /// Completes and releases an entry in one step. Returns the buffer's cookie and pool. `None`
+    /// for an entry that is not posted, and while [`VerbsSrq::next_lost`] has to be called after
+    /// each completion.
     #[inline(always)]
-    pub(crate) fn reap(&self, entry: u32, ep: &CompletedUpTo) -> Option<(u64, u32)> {
+    fn reap(&self, entry: u32, ep: &CompletedUpTo) -> Option<(u64, u32)> {
         if self.has_suspects() { None } else { self.entries.reap(entry, ep) }
     }
 
@@ -189,19 +192,77 @@ impl VerbsPoster {
 #[derive(Debug)]
 pub(crate) struct VerbsCq {
     polled: Polled,
+    /// The last look found an empty CQ.
+    empty: bool,
+    /// Completions of [`VerbsNext::take`], since [`VerbsCq::take_polled`].
+    taken: u64,
 }
 
-/// A success without an effect beyond its own event, as far as the completion shows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PlainSuccess {
-    pub(crate) wr_id: WrId,
-    pub(crate) qpn: u32,
-    pub(crate) length: u32,
+/// The oldest completion that was polled and not taken.
+pub(crate) struct VerbsNext<'a> {
+    cq: &'a mut VerbsCq,
+    plain: Plain,
+}
+
+impl NextOnCq for VerbsCq {
+    const ONE: bool = true;
+    type Srq = Arc<VerbsSrq>;
+    type Next<'a> = VerbsNext<'a>;
+
+    /// Polls the CQ, for up to 32 completions, if none is left of the last poll.
+    #[inline(always)]
+    fn next(&mut self, _: Feed, _: bool) -> Option<VerbsNext<'_>> {
+        let found = self.polled.find();
+        self.empty = found == Ok(false);
+        let plain = if found == Ok(true) { self.polled.plain() } else { None }?;
+        Some(VerbsNext { cq: self, plain })
+    }
+
+    #[inline(always)]
+    fn is_empty(&mut self, _: Feed, _: bool) -> bool {
+        self.empty
+    }
+
+    #[inline(always)]
+    fn count_waiting(&mut self) -> Option<usize> {
+        (self.polled.find() == Ok(false)).then_some(0)
+    }
+}
+
+impl Next for VerbsNext<'_> {
+    type Srq = Arc<VerbsSrq>;
+
+    #[inline(always)]
+    fn qpn(&self) -> u32 {
+        self.plain.qp_num
+    }
+
+    #[inline(always)]
+    fn wr_id(&self) -> WrId {
+        WrId::unpack(self.plain.wr_id)
+    }
+
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        self.plain.byte_len
+    }
+
+    #[inline(always)]
+    fn reap(&mut self, _: bool, srq: Option<&Self::Srq>, ep: &CompletedUpTo) -> Option<(u64, u32)> {
+        let WrId::Srq { entry, .. } = self.wr_id() else { return None };
+        srq?.reap(entry, ep)
+    }
+
+    #[inline(always)]
+    fn take(self) {
+        self.cq.polled.skip();
+        self.cq.taken += 1;
+    }
 }
 
 impl VerbsCq {
     pub(crate) fn new(cq: Cq) -> Result<Self> {
-        Ok(Self { polled: Polled::new(cq)? })
+        Ok(Self { polled: Polled::new(cq)?, empty: false, taken: 0 })
     }
 
     pub(crate) fn cq(&self) -> &Cq {
@@ -229,29 +290,14 @@ impl VerbsCq {
         Ok(())
     }
 
-    /// Polls the CQ if no completion is left of the last poll. Returns whether there is one; `None`
-    /// if the poll fails.
-    #[inline(always)]
-    pub(crate) fn find(&mut self) -> Option<bool> {
-        self.polled.find().ok()
-    }
-
     #[inline(never)]
     fn fill(&mut self) -> Result<usize> {
         self.polled.fill().map_err(|e| Error::verb(Subtype::ResourceTevd, e))
     }
 
-    /// The oldest completion that [`VerbsCq::find`] has found, if it is such a success.
-    #[inline(always)]
-    pub(crate) fn plain(&self) -> Option<PlainSuccess> {
-        let Plain { wr_id, qp_num, byte_len } = self.polled.plain()?;
-        Some(PlainSuccess { wr_id: WrId::unpack(wr_id), qpn: qp_num, length: byte_len })
-    }
-
-    /// Takes the completion of [`VerbsCq::plain`].
-    #[inline(always)]
-    pub(crate) fn skip(&mut self) {
-        self.polled.skip();
+    /// See [`CqPath::take_polled`](super::CqPath::take_polled).
+    pub(crate) fn take_polled(&mut self) -> u64 {
+        std::mem::take(&mut self.taken)
     }
 
     /// Removes the polled completions of this QP, which was reset or destroyed; the library has

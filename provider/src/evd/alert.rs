@@ -27,7 +27,7 @@
 //! Until then the completions stay in the CQ, which has room for all of them.
 
 use super::EvdInner;
-use super::queue::Armed;
+use super::arming::Armed;
 use crate::Result;
 use crate::device::Timer;
 use crate::types::CompletionFlags;

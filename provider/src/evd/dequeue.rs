@@ -1,201 +1,145 @@
 //! Dequeues: how a consumer takes the oldest event without waiting.
 //!
-//! Three functions, from the common case to the rest. [`EvdInner::dequeue_fast`] passes a plain
-//! success of the direct path straight from its CQ to the consumer: a message from an SRQ, on an
-//! EVD that takes nothing else, or a message of an EP without an SRQ, or a request. [`EvdInner::dequeue_rest`] does the same for all EVDs
-//! of the direct path, takes queued completions, and polls other completions a batch at a time.
-//! These two functions run no code of the consumer, except the function that builds the consumer's
-//! representation of the event, and wait for no thread that runs code of the consumer.
-//! [`EvdInner::dequeue_slow`] takes events of all kinds. `dat_evd_dequeue` begins with
-//! [`Queue::dequeue_message`], [`Queue::dequeue_request`] or [`Queue::dequeue_receive`], in which the
-//! lock is already held. If these find no event, [`Queue::dequeue_idle`] looks whether there is none.
-//! Otherwise [`Queue::prepare_message`] and [`Queue::prepare_shared`] let the first three try again, or
-//! [`Queue::dequeue_completion`] takes the completion. [`EvdInner::drain_fast`] takes several events
-//! of the common cases under one lock.
+//! One body, [`Queue::take_from`], passes a success straight from its CQ to the consumer. It is
+//! compiled for each data path and each [`Feed`]. A *fast* dequeue ([`Queue::dequeue_fast`]) is
+//! that body for an EVD with one feed, by the thread that owns all locks. A *slow* dequeue does
+//! everything else: [`Queue::dequeue_slow`] what can be done under the lock of the EVD without code
+//! of the consumer, and [`EvdInner::dequeue_slow`] the rest: it harvests, tells EPs, and gives
+//! events of any kind and all errors.
+//!
+//! `dat_evd_dequeue`, [`Evd::dequeue`](crate::Evd::dequeue), drains and waits all take completions
+//! by these functions.
 
-mod by_verbs;
-
-use super::harvest::Ready;
-use super::queue::{BATCH, Deferred, Queue, Queued, SlowPath, Take, TakeMany};
+use super::pairs::Pairs;
+use super::queue::{Queue, Queued, State};
 use super::{EvdInner, Polled, empty};
-use crate::datapath::{Completion, CqPath, Direct, DirectCqs, WrId};
+use crate::datapath::{Feed, Next, NextOnCq, Path, WrId, with_path};
 use crate::event_data::{Dequeued, DtoCompletion, Success};
-use crate::queue_pair::{Completed, QueuePair, Reaped, Request};
+use crate::queue_pair::{QueuePair, Request};
 use crate::types::{DtoOp, DtoStatus};
 use crate::{Error, Result, Subtype};
-use mlx5_direct::PlainKind;
 use std::sync::atomic::Ordering;
 
-impl QueuePair {
-    /// The event of a message that a Send without immediate data has brought.
+/// What a consumer makes of a completion.
+pub trait Take: Copy {
+    /// The consumer's representation of an event.
+    type Event;
+    /// Whether the consumer has pools of buffers.
+    const POOLS: bool;
+    /// Builds the event of a success of an operation that is not of the extension.
+    fn success(self, success: Success) -> Self::Event;
+    /// Builds the event of a request that succeeded, with the restriction of [`Take::success`].
     #[inline(always)]
-    fn message(&self, (cookie, pool): (u64, u32), length: u32) -> Success {
-        self.received.add_plain(length);
-        Success { ep: self.ep, ep_context: self.context(), cookie, pool, length, op: DtoOp::Receive }
+    fn request(self, pair: &QueuePair, request: &Request) -> Self::Event {
+        self.success(pair.success(request))
     }
-
-    /// The event of a request.
-    #[inline(always)]
-    pub(super) fn success(&self, request: &Request) -> Success {
-        let Request { cookie, pool, length, op, .. } = *request;
-        Success { ep: self.ep, ep_context: self.context(), cookie, pool, length, op }
-    }
+    /// Builds the event of any completion.
+    fn any(self, dto: DtoCompletion) -> Self::Event;
 }
 
-/// Why a fast function took nothing. Then nothing has changed.
-pub enum NotTaken {
-    /// Nothing has completed, or another function has to look at it.
-    NotFound,
-    /// There is a completion, which another function has to take.
-    Found,
+/// A [`Take`] that can take many events at once.
+pub(crate) trait TakeMany: Take {
+    /// Whether the place holds nothing that has to be dropped.
+    fn is_free(place: &Option<Self::Event>) -> bool;
+}
+
+/// Takes completions as they are.
+#[derive(Clone, Copy)]
+struct AsDto;
+
+impl Take for AsDto {
+    type Event = DtoCompletion;
+    const POOLS: bool = true;
+
+    #[inline(always)]
+    fn success(self, success: Success) -> DtoCompletion {
+        success.into()
+    }
+
+    #[inline(always)]
+    fn any(self, dto: DtoCompletion) -> DtoCompletion {
+        dto
+    }
 }
 
 impl Queue {
-    /// Takes a plain message straight off the CQ of the EVD's only SRQ, unless another kind of
-    /// completion is next, or nothing. Without `POOLS`, also leaves a buffer of a pool.
+    /// Takes the next completion straight off its CQ, if it is a success without an effect.
     #[inline(always)]
-    fn next_message<const POOLS: bool>(&mut self) -> Result<Success, NotTaken> {
-        let cqs = self.cq.as_mut().and_then(CqPath::direct).ok_or(NotTaken::NotFound)?;
-        let cq = cqs.only_of_srqs().ok_or(NotTaken::NotFound)?;
-        let mut next = cq.peek_only(PlainKind::Received).ok_or(NotTaken::NotFound)?;
-        let pair = self.pairs.get_near(next.entry().qpn()).ok_or(NotTaken::Found)?;
-        if pair.watches_receives() {
-            return Err(NotTaken::Found);
-        }
-        let buffer = next.reap_fast::<POOLS>().ok_or(NotTaken::Found)?;
-        let success = pair.message(buffer, next.entry().byte_count());
-        next.take_event();
-        Ok(success)
-    }
-
-    /// Does the work of [`Queue::next_message`] until there is no such message or no place is left.
-    /// Returns how many were taken.
-    #[inline(always)]
-    fn drain_messages<T: TakeMany>(&mut self, take: T, into: &mut [Option<T::Event>]) -> usize {
-        let Self { cq: Some(CqPath::Direct(cqs)), pairs, .. } = self else { return 0 };
-        let Some(cq) = cqs.only_of_srqs() else { return 0 };
-        let mut n = 0;
-        for place in into {
-            if !T::is_free(place) {
-                break;
-            }
-            let Some(mut next) = cq.peek_only(PlainKind::Received) else { break };
-            let Some(pair) = pairs.get_near(next.entry().qpn()).filter(|pair| !pair.watches_receives())
-            else {
-                break;
-            };
-            let Some(buffer) = next.reap_fast::<true>() else { break };
-            put(place, take.success(pair.message(buffer, next.entry().byte_count())));
-            next.take_event();
-            n += 1;
-        }
-        n
-    }
-
-    /// Takes a request that succeeded straight off the CQ, on an EVD with one shared CQ and no CQs
-    /// of SRQs, and builds its event. `None` if another kind of completion is next, or nothing: then
-    /// nothing has changed.
-    #[inline(always)]
-    pub fn dequeue_request<T: Take>(&mut self, take: T) -> Option<T::Event> {
-        let cq = self.cq.as_mut()?.direct()?.youngest_shared();
-        let next = cq.peek_only(PlainKind::Request)?;
-        let pair = &**self.pairs.get_near(next.entry().qpn())?;
-        let event = pair
-            .reap_plain_request_fast::<Direct, _>(next.entry().wqe_counter().into(), |request| {
-                take.request(pair, request)
-            })?;
-        next.take_event();
-        Some(event)
-    }
-
-    /// Takes a message of an EP without an SRQ straight off the CQ, on an EVD with one shared CQ and no
-    /// CQs of SRQs, and builds its event.
-    ///
-    /// # Errors
-    /// Why no event was taken.
-    #[inline(always)]
-    pub fn dequeue_receive<T: Take>(&mut self, take: T) -> Result<T::Event, NotTaken> {
-        let cqs = self.cq.as_mut().and_then(CqPath::direct).ok_or(NotTaken::NotFound)?;
-        let cq = cqs.youngest_shared();
-        let next = cq.peek_only(PlainKind::Received).ok_or(NotTaken::NotFound)?;
-        let pair = self.pairs.get_near(next.entry().qpn()).ok_or(NotTaken::Found)?;
-        if pair.watches_receives() {
-            return Err(NotTaken::Found);
-        }
-        let buffer = pair.reap_receive_fast(next.entry().wqe_counter()).ok_or(NotTaken::Found)?;
-        let success = pair.message(buffer, next.entry().byte_count());
-        next.take_event();
-        Ok(take.plain(success))
-    }
-
-    /// Takes the next completion of the polled batch, if it is a success without an effect. `None`
-    /// if it is another, or if the batch is empty: then nothing has changed.
-    fn next_of_batch(&mut self) -> Option<Success> {
-        let completion = self.batch.front()?;
-        let Completion { wr_id, qpn, status, op, length, immediate, invalidated, .. } = *completion;
-        if status != DtoStatus::Success || immediate.is_some() || invalidated.is_some() {
-            return None;
-        }
-        let pair = self.pairs.get(qpn)?;
-        let success = match wr_id {
-            WrId::Request(named) => pair.success(&pair.reap_plain_request(named)?),
-            _ if op != DtoOp::Receive || pair.watches_receives() => return None,
-            WrId::Recv(slot) => pair.message(pair.reap_receive(slot)?, length),
-            WrId::Srq { entry, .. } => {
-                pair.message(pair.srq.as_ref()?.path.reap(entry, &pair.completed_up_to)?, length)
-            }
+    fn take_from<P: Path, T: Take>(&mut self, feed: Feed, fast: bool, take: T) -> Polled<T::Event> {
+        let Self { cq, pairs, .. } = self;
+        let Some(cqs) = cq.as_mut().and_then(P::cq) else { return Polled::Slow };
+        let Some(next) = cqs.next(feed, fast) else {
+            return if cqs.is_empty(feed, fast) { Polled::Empty } else { Polled::Slow };
         };
-        self.batch.skip();
-        self.counts.dequeued(true, true);
-        Some(success)
-    }
-
-    /// Takes the next completion straight off its CQ, if it is a plain success of the direct path.
-    /// `None` if there is none, if a batch has to be polled, or if a completion was queued.
-    fn next_success(&mut self) -> Option<Success> {
-        let shared = self.slow_path.intersects(SlowPath::SHARED);
-        let cqs = self.cq.as_mut().and_then(CqPath::direct)?;
-        loop {
-            let mut next = cqs.peek(shared)?;
-            let pair = self.pairs.get(next.entry().qpn())?;
-            let success = match next.entry().kind() {
-                PlainKind::Received => {
-                    if pair.watches_receives() {
-                        return None;
-                    }
-                    let buffer = if next.is_shared() {
-                        pair.reap_receive(next.entry().wqe_counter())?
-                    } else {
-                        next.reap()?
-                    };
-                    pair.message(buffer, next.entry().byte_count())
-                }
-                PlainKind::Request => match pair.reap_request(next.entry().wqe_counter().into()) {
-                    Reaped::Event(request) => pair.success(&request),
-                    Reaped::Nothing => {
-                        next.take();
-                        continue;
-                    }
-                    Reaped::Bind(completed) => {
-                        next.take();
-                        self.keep(completed);
-                        return None;
-                    }
-                },
-            };
-            next.take_event();
-            return Some(success);
+        match reap::<P, T>(next, pairs, fast, take) {
+            Some(event) => Polled::Dto(event),
+            None => Polled::Slow,
         }
     }
 
-    /// Takes the next completion straight off its CQ, if it is a success without an effect, on either
-    /// path.
+    /// Whether this feed is the one of the next event, so that [`Queue::dequeue_from`] may take it.
     #[inline(always)]
-    fn next_of_path(&mut self) -> Option<Success> {
-        match self.cq.as_mut()? {
-            CqPath::Direct(_) => self.next_success(),
-            CqPath::Verbs(cq) => cq.find()?.then(|| self.next_by_verbs::<false>())?,
+    pub fn is_fed_by<P: Path>(&self, feed: Feed) -> bool {
+        if P::Cq::ONE {
+            return feed == Feed::Shared && State::COMPLETIONS.contains(self.state);
         }
+        match feed {
+            Feed::Messages => self.state == State::MESSAGES,
+            Feed::Requests => self.state == State::REQUESTS,
+            Feed::Shared => self.state - State::REQUESTS == State::RECEIVES,
+            Feed::Receives | Feed::Any => false,
+        }
+    }
+
+    /// The feed of the next event, if that is a completion.
+    #[inline(always)]
+    fn feed<P: Path>(&self) -> Feed {
+        let feeds = [Feed::Messages, Feed::Requests, Feed::Shared];
+        feeds.into_iter().find(|&feed| self.is_fed_by::<P>(feed)).unwrap_or(Feed::Any)
+    }
+
+    /// Takes the next event off this feed, which is the only one. `fast`: for the owner of all
+    /// locks, in the common case.
+    #[inline(always)]
+    pub fn dequeue_from<P: Path, T: Take>(&mut self, feed: Feed, fast: bool, take: T) -> Polled<T::Event> {
+        let polled = self.take_from::<P, T>(feed, fast, take);
+        if let Polled::Empty = polled {
+            self.counts.not_found += 1;
+        }
+        polled
+    }
+
+    /// The fast dequeue.
+    #[inline(always)]
+    pub(crate) fn dequeue_fast<P: Path, T: Take>(&mut self, take: T) -> Polled<T::Event> {
+        for feed in [Feed::Messages, Feed::Requests, Feed::Shared] {
+            if self.is_fed_by::<P>(feed) {
+                return self.dequeue_from::<P, T>(feed, true, take);
+            }
+        }
+        Polled::Slow
+    }
+
+    /// The part of the slow dequeue that runs no code of the consumer, except for what builds the
+    /// event: takes a completion off any CQ, or a queued one without an effect.
+    #[inline(always)]
+    pub fn dequeue_slow<T: Take>(&mut self, take: T) -> Polled<T::Event> {
+        if self.state.intersects(State::ALWAYS_SLOW) {
+            return Polled::Slow;
+        }
+        if self.state.contains(State::QUEUED) {
+            if !self.others.is_empty() {
+                return Polled::Slow;
+            }
+            if !self.dtos.is_empty() {
+                let Some(dto) = self.pop_plain() else { return Polled::Slow };
+                self.counts.found += 1;
+                return Polled::Dto(take.any(dto));
+            }
+            // The next dequeue may be fast again.
+            self.state -= State::QUEUED;
+        }
+        with_path!(self.path, P => self.dequeue_from::<P, T>(self.feed::<P>(), false, take))
     }
 
     /// Takes the oldest queued completion, if it has no effect, and releases what it holds.
@@ -209,290 +153,91 @@ impl Queue {
         Some(dto)
     }
 
-    /// The number of events of the completions that wait on the CQs. `None` if they have to be polled
-    /// to know it.
-    #[inline(always)]
-    fn count_completed(&mut self) -> Option<usize> {
-        match self.cq.as_mut()? {
-            CqPath::Direct(cqs) => cqs.waiting_messages(),
-            CqPath::Verbs(cq) => (cq.find() == Some(false)).then_some(0),
-        }
-    }
-
-    /// Queues a completion that was taken off its CQ. The queue is empty, so it has room.
-    #[cold]
-    fn keep(&mut self, completed: Completed) {
-        let Completed { dto, credit, notify, .. } = completed;
-        self.push_dto(Queued { dto, credit });
-        self.notified |= notify;
-        self.counts.polling = true;
-    }
-}
-
-impl Queue {
-    /// Whether the next event may be taken by [`Queue::dequeue_message`].
-    #[inline(always)]
-    pub fn has_messages_only(&self) -> bool {
-        self.slow_path == SlowPath::MESSAGES
-    }
-
-    /// Whether the next event may be taken by [`Queue::dequeue_request`].
-    #[inline(always)]
-    pub fn has_requests_only(&self) -> bool {
-        self.slow_path == SlowPath::REQUESTS
-    }
-
-    /// Whether the next event may be taken by [`Queue::dequeue_receive`], and a request by
-    /// [`Queue::dequeue_request`].
-    #[inline(always)]
-    pub fn has_receives(&self) -> bool {
-        self.slow_path - SlowPath::REQUESTS == SlowPath::RECEIVES
-    }
-
-    /// Whether requests complete on this EVD.
-    #[inline(always)]
-    pub fn has_requests(&self) -> bool {
-        self.slow_path.contains(SlowPath::REQUESTS)
-    }
-
-    /// Takes the next event, if it is a message that is next on the CQ of the EVD's only SRQ.
-    ///
-    /// # Errors
-    /// Why no event was taken.
-    #[inline(always)]
-    pub fn dequeue_message<const POOLS: bool, T: Take>(&mut self, take: T) -> Result<T::Event, NotTaken> {
-        Ok(take.plain(self.next_message::<POOLS>()?))
-    }
-
-    /// Whether [`Queue::dequeue_message`], which has taken nothing, may take a message now.
-    #[inline]
-    pub fn prepare_message(&mut self) -> bool {
-        let cqs = self.cq.as_mut().and_then(CqPath::direct);
-        self.slow_path == SlowPath::MESSAGES && cqs.is_some_and(DirectCqs::prepare_message)
-    }
-
-    /// Whether [`Queue::dequeue_request`] and [`Queue::dequeue_receive`], which have taken nothing, may
-    /// take a completion now.
-    #[inline]
-    pub fn prepare_shared(&mut self) -> bool {
-        let cqs = self.cq.as_mut().and_then(CqPath::direct);
-        SlowPath::SHARED.contains(self.slow_path) && cqs.is_some_and(DirectCqs::prepare_shared)
-    }
-
-    /// Takes the next event of an EVD of the direct path that has no queued events, if it is a
-    /// completion without an effect. `None` otherwise; a completed bind is then queued.
-    #[inline]
-    pub fn dequeue_completion<T: Take>(&mut self, take: T) -> Option<T::Event> {
-        if !SlowPath::COMPLETIONS.contains(self.slow_path) {
-            return None;
-        }
-        Some(take.success(self.next_success()?))
-    }
-
-    /// As [`Queue::dequeue_nothing`], by a quick look: false also in rarer cases.
-    #[inline(always)]
-    pub fn dequeue_idle(&mut self) -> bool {
-        self.counts_nothing(|cqs| cqs.are_idle())
-    }
-
-    /// Whether the direct path has no event: none is queued, and no completion waits. Then counts a
-    /// dequeue that found nothing. False also if only [`EvdInner::dequeue_rest`] can decide.
-    #[inline]
-    pub fn dequeue_nothing(&mut self) -> bool {
-        self.counts_nothing(DirectCqs::are_empty)
-    }
-
-    /// Whether no event is queued, and `look` finds no completion. Then counts a dequeue that found
-    /// nothing.
-    #[inline(always)]
-    fn counts_nothing(&mut self, look: impl FnOnce(&mut DirectCqs) -> bool) -> bool {
-        let nothing = SlowPath::COMPLETIONS.contains(self.slow_path)
-            && self.cq.as_mut().and_then(CqPath::direct).is_some_and(look);
-        if nothing {
-            self.counts.dequeued(false, true);
-        }
-        nothing
-    }
-
     /// Does the work of a wait with a threshold of 1 that finds its event at once: takes the oldest
-    /// event, if that is a completion without an effect, and returns it with the number of events that
-    /// are left. Instead of that number `None`, if completions have to be harvested to count them.
+    /// event, if that is a completion without an effect, and returns it with the number of events
+    /// that are left. Instead of that number `None`, if completions have to be harvested to count
+    /// them.
     ///
     /// `None` where [`EvdInner::wait`] has to wait, or gives the error.
     #[inline]
-    pub fn wait_at_once<T: Take>(&mut self, take: T) -> Option<(T::Event, Option<usize>)> {
-        let waits_plainly = !self.slow_path.intersects(SlowPath::ALWAYS)
+    pub fn wait_fast<T: Take>(&mut self, take: T) -> Option<(T::Event, Option<usize>)> {
+        let waits_plainly = !self.state.intersects(State::ALWAYS_SLOW)
             && self.waitable
             && self.cno.is_none()
-            && self.others.is_empty()
-            && self.batch.len() == 0;
+            && self.others.is_empty();
         if !waits_plainly {
             return None;
         }
         let (event, left) = if self.dtos.is_empty() {
-            let event = take.success(self.next_of_path()?);
-            self.slow_path -= SlowPath::QUEUED;
+            let (event, left) = with_path!(self.path, P => {
+                let feed = self.feed::<P>();
+                let Polled::Dto(event) = self.take_from::<P, T>(feed, false, take) else { return None };
+                (event, self.count_waiting::<P>())
+            });
+            self.state -= State::QUEUED;
             self.counts.not_dequeued += 1;
-            (event, self.count_completed())
+            (event, left)
         } else {
-            let completed = self.count_completed()?;
+            let waiting = with_path!(self.path, P => self.count_waiting::<P>())?;
             let dto = self.pop_plain()?;
-            (take.any(dto), Some(self.dtos.len() + completed))
+            (take.any(dto), Some(self.dtos.len() + waiting))
         };
         // As for a wait that has looked at the queue.
         self.notified = false;
-        self.counts.polling = false;
         self.counts.waits += 1;
         Some((event, left.map(|left| left.min(self.qlen))))
     }
 
-    /// Takes the next event in the common cases. `None` without a change otherwise.
+    /// The number of events of the completions that wait on the CQs. `None` if they have to be
+    /// polled to know it.
     #[inline(always)]
-    fn dequeue_plain<T: Take>(&mut self, take: T) -> Option<T::Event> {
-        // Each case builds the event where it has the fields in registers.
-        if self.has_messages_only() {
-            self.dequeue_message::<true, _>(take).ok()
-        } else if self.has_requests_only() {
-            self.dequeue_request(take)
-        } else if self.has_receives() {
-            self.dequeue_receive(take).ok()
-        } else {
-            None
+    fn count_waiting<P: Path>(&mut self) -> Option<usize> {
+        P::cq(self.cq.as_mut()?)?.count_waiting()
+    }
+
+    /// Dequeues into these places, in order. Returns how many were taken, and why no more:
+    /// [`Polled::Dto`] before a place whose old event has something to drop, or behind the last
+    /// place.
+    fn drain<P: Path, T: TakeMany>(&mut self, take: T, into: &mut [Option<T::Event>]) -> (usize, Polled<()>) {
+        for (n, place) in into.iter_mut().enumerate() {
+            // Dropping it may take any lock.
+            if !T::is_free(place) {
+                return (n, Polled::Dto(()));
+            }
+            let mut polled = self.dequeue_fast::<P, T>(take);
+            if let Polled::Slow = polled {
+                polled = self.dequeue_slow(take);
+            }
+            match polled {
+                // The old event has nothing to drop.
+                Polled::Dto(event) => std::mem::forget(place.replace(event)),
+                Polled::Empty => return (n, Polled::Empty),
+                Polled::Slow => return (n, Polled::Slow),
+            }
         }
+        (into.len(), Polled::Dto(()))
     }
 }
 
 impl EvdInner {
-    /// Dequeues in the common cases: the next event is a completion without a side effect.
+    /// [`Queue::dequeue_fast`], if this thread owns the lock of the queue.
     #[inline(always)]
-    pub fn dequeue_fast<T: Take>(&self, take: T) -> Polled<T::Event> {
-        if let Some(mut queue) = self.queue.try_lock_fast() {
-            if let Some(event) = queue.dequeue_plain(take) {
-                return Polled::Dto(event);
-            }
-            if queue.has_batch_only()
-                && let Some(success) = queue.next_of_batch()
-            {
-                return Polled::Dto(take.success(success));
-            }
+    pub(crate) fn dequeue_fast<T: Take>(&self, take: T) -> Polled<T::Event> {
+        match self.queue.try_lock_fast() {
+            Some(mut queue) => with_path!(self.device.path, P => queue.dequeue_fast::<P, T>(take)),
+            None => Polled::Slow,
         }
-        self.dequeue_rest(take)
     }
 
-    /// Dequeues several events in the common cases, under one lock. Returns how many; the caller
-    /// dequeues one by one what comes next. Stops before a place whose old event has something to
-    /// drop, because dropping it may take any lock.
+    /// Dequeues several events under one lock, as [`Queue::drain`].
     #[inline]
-    pub(crate) fn drain_fast<T: TakeMany>(&self, take: T, into: &mut [Option<T::Event>]) -> usize {
-        let mut locked = self.queue();
-        let queue = &mut *locked;
-        if queue.has_messages_only() {
-            let taken = queue.drain_messages(take, into);
-            if taken > 0 {
-                return taken;
-            }
-        } else if queue.has_requests_only() {
-            let taken = fill_with::<T>(into, || queue.dequeue_request(take));
-            if taken > 0 {
-                return taken;
-            }
-        } else if queue.has_receives() {
-            let taken = fill_with::<T>(into, || queue.dequeue_receive(take).ok());
-            if taken > 0 {
-                return taken;
-            }
-        } else if queue.has_batch_only() && queue.batch.len() > 0 {
-            return fill(into, take, || queue.next_of_batch());
-        } else if !SlowPath::COMPLETIONS.contains(queue.slow_path) {
-            // Events may be queued, or a dequeue has to be slow.
-            return 0;
-        }
-        // Several CQs of one kind, requests and messages on one EVD, or the verbs path.
-        fill(into, take, || queue.next_success().or_else(|| queue.next_by_verbs::<false>()))
+    pub(crate) fn drain<T: TakeMany>(&self, take: T, into: &mut [Option<T::Event>]) -> (usize, Polled<()>) {
+        let mut queue = self.queue();
+        with_path!(self.device.path, P => queue.drain::<P, T>(take, into))
     }
 
-    /// Does the work of [`EvdInner::dequeue_fast`] for all completions, and for queued ones. Leaves
-    /// completions of a polled batch that this dequeue does not take for the next ones.
-    #[inline(never)]
-    pub fn dequeue_rest<T: Take>(&self, take: T) -> Polled<T::Event> {
-        let mut locked = self.queue();
-        let queue = &mut *locked;
-        if queue.slow_path.intersects(SlowPath::ALWAYS) || !queue.others.is_empty() {
-            return Polled::Slow;
-        }
-        if queue.dtos.is_empty() {
-            let success = if queue.batch.len() > 0 {
-                queue.next_of_batch()
-            } else {
-                // The next dequeue may be fast again.
-                queue.slow_path -= SlowPath::QUEUED;
-                queue.next_success().or_else(|| queue.next_by_verbs::<false>())
-            };
-            let polled = match success {
-                Some(success) => return Polled::Dto(take.success(success)),
-                None if queue.dequeue_nothing() => Polled::Empty,
-                None if queue.dtos.is_empty() => self.dequeue_polled(queue),
-                None => Polled::Slow,
-            };
-            drop(locked);
-            return match polled {
-                Polled::Dto(dto) => Polled::Dto(take.any(dto)),
-                Polled::Empty => Polled::Empty,
-                Polled::Slow => Polled::Slow,
-            };
-        }
-        let Some(dto) = queue.pop_plain() else { return Polled::Slow };
-        queue.counts.dequeued(true, false);
-        drop(locked);
-        Polled::Dto(take.any(dto))
-    }
-
-    /// Takes the next completion of the polled batch; polls a batch if none is left. On the verbs
-    /// path a batch is one completion: the CQ keeps the others that were polled.
-    #[inline(never)]
-    fn dequeue_polled(&self, queue: &mut Queue) -> Polled<DtoCompletion> {
-        let by_verbs = queue.cq.as_mut().and_then(CqPath::by_verbs).is_some();
-        let most = if by_verbs { 1 } else { BATCH };
-        if queue.batch.len() == 0 {
-            match self.poll_batch(queue, most) {
-                Ok(0) => {
-                    queue.counts.dequeued(false, true);
-                    return Polled::Empty;
-                }
-                Ok(_) => {}
-                Err(_) => return Polled::Slow,
-            }
-            if let Some(success) = queue.next_of_batch() {
-                return Polled::Dto(success.into());
-            }
-        }
-        let mut deferred = Deferred::default();
-        loop {
-            let Some(completion) = queue.batch.pop() else {
-                if by_verbs && deferred.is_nothing() && self.poll_batch(queue, most).is_ok_and(|n| n > 0) {
-                    continue;
-                }
-                break;
-            };
-            let Some(Ready { dto, credit, notify }) = self.take(queue, &completion, &mut deferred) else {
-                // Suppressed, or of an EP that is gone.
-                continue;
-            };
-            if deferred.is_nothing() && !self.discards && is_plain(&dto) {
-                credit.release(|number| queue.srqs.get(&number));
-                queue.counts.dequeued(true, true);
-                return Polled::Dto(dto);
-            }
-            self.put(queue, dto, credit, notify, &mut deferred);
-            break;
-        }
-        // Tells later dequeues that polling found the queued completion.
-        queue.counts.polling = !queue.dtos.is_empty();
-        queue.defer(deferred);
-        Polled::Slow
-    }
-
-    /// Takes the oldest event of any kind.
+    /// The slow dequeue: takes the oldest event of any kind. An agent of the consumer may run, so
+    /// the caller holds no lock.
     ///
     /// # Errors
     /// As [`Evd::dequeue`](crate::Evd::dequeue).
@@ -502,12 +247,16 @@ impl EvdInner {
             return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
         }
         let mut queue = self.queue();
+        match queue.dequeue_slow(AsDto) {
+            Polled::Dto(dto) => return Ok(Dequeued::Dto(dto)),
+            Polled::Empty => return Err(empty()),
+            Polled::Slow => {}
+        }
         let was_empty = queue.len() == 0;
         let deferred = if !queue.others.is_empty() {
             self.harvest(&mut queue)?
         } else if queue.dtos.is_empty() {
-            // One batch is enough: the batch contains the oldest event.
-            self.harvest_batch(&mut queue)?
+            self.harvest_some(&mut queue)?
         } else {
             queue.take_deferred()
         };
@@ -543,39 +292,35 @@ impl EvdInner {
     }
 }
 
-/// Takes events by `next` until it gives none or no place is left. Returns how many.
+/// The event of this completion, if the completion has no effect beyond its event. Otherwise
+/// `None`, and nothing has changed. `fast`: also `None` if this thread does not own the locks that
+/// it takes.
 #[inline(always)]
-fn fill<T: TakeMany>(
-    into: &mut [Option<T::Event>],
+fn reap<P: Path, T: Take>(
+    mut next: <P::Cq as NextOnCq>::Next<'_>,
+    pairs: &Pairs,
+    fast: bool,
     take: T,
-    mut next: impl FnMut() -> Option<Success>,
-) -> usize {
-    fill_with::<T>(into, || Some(take.success(next()?)))
-}
-
-/// As [`fill`], with a `next` that builds the event.
-#[inline(always)]
-fn fill_with<T: TakeMany>(
-    into: &mut [Option<T::Event>],
-    mut next: impl FnMut() -> Option<T::Event>,
-) -> usize {
-    let mut n = 0;
-    for place in into {
-        if !T::is_free(place) {
-            break;
+) -> Option<T::Event> {
+    let pair = &**if fast { pairs.get_near(next.qpn()) } else { pairs.get(next.qpn()) }?;
+    let buffer = match next.wr_id() {
+        WrId::Request(named) => {
+            // The event is built where the request is, without a copy.
+            let event = pair.reap_request::<P, _>(fast, named, |request| take.request(pair, request))?;
+            next.take();
+            return Some(event);
         }
-        let Some(event) = next() else { break };
-        put(place, event);
-        n += 1;
-    }
-    n
-}
-
-/// Puts an event into a place that is free.
-#[inline(always)]
-fn put<E>(place: &mut Option<E>, event: E) {
-    // The old event has nothing to drop.
-    std::mem::forget(place.replace(event));
+        _ if pair.watches_receives() => return None,
+        WrId::Recv(slot) => pair.reap_receive(fast, slot)?,
+        WrId::Srq { .. } => {
+            let srq = pair.srq.as_ref().and_then(|srq| P::srq_shared(&srq.path));
+            next.reap(T::POOLS, srq, &pair.completed_up_to)?
+        }
+    };
+    // The event first: then less is in registers when the entry is taken.
+    let event = take.success(pair.message(buffer, next.length()));
+    next.take();
+    Some(event)
 }
 
 /// Whether the event has no effect when the consumer takes it.

@@ -2,7 +2,9 @@
 //! completion means.
 
 use super::EvdInner;
-use super::queue::{BATCH, Deferred, Queue, Queued, SlowPath, put};
+use super::deferred::{BATCH, Deferred};
+use super::pairs::put;
+use super::queue::{Queue, Queued};
 use crate::Result;
 use crate::datapath::{Completion, WrId, WrInfo};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoCompletion, reason};
@@ -37,7 +39,7 @@ impl EvdInner {
         // Only receives hold entries, and only the receive EVD forgets the SRQ later.
         if receives && let Some(srq) = &pair.srq {
             put(&mut queue.srqs, srq.number, srq)?;
-            pair.completed_up_to.set_alone(srq.path.by_verbs().is_some_and(|srq| srq.claim(self.id.0)));
+            pair.completed_up_to.set_alone(srq.path.claim(self.id.0));
             if let (true, Some(cq)) = (pair.is_ud(), &mut queue.cq) {
                 cq.expect_datagrams(srq.number);
             }
@@ -80,7 +82,7 @@ impl EvdInner {
         }
     }
 
-    /// Removes the completions of this QP, which was reset, from the CQs and from the polled batch.
+    /// Removes the completions of this QP, which was reset, from the CQs.
     pub(crate) fn clean(&self, qpn: u32) {
         self.clean_queue(&mut self.queue(), qpn);
     }
@@ -93,16 +95,14 @@ impl EvdInner {
     }
 
     fn clean_queue(&self, queue: &mut Queue, qpn: u32) {
-        let Queue { cq: Some(cq), batch, srqs, .. } = queue else { return };
-        let removed = |completion: &Completion| {
+        let Queue { cq: Some(cq), srqs, .. } = queue else { return };
+        cq.clean(qpn, |completion| {
             if let WrId::Srq { srq, .. } = completion.wr_id
                 && let Some(srq) = srqs.get(&srq)
             {
                 self.give_back(srq, completion);
             }
-        };
-        batch.clean(qpn, removed);
-        cq.clean(qpn, removed);
+        });
     }
 
     /// Forgets a QP number that no EP uses any more. Events of the EP that used the number stay
@@ -148,26 +148,33 @@ impl EvdInner {
     pub(super) fn harvest(&self, queue: &mut Queue) -> Result<Deferred> {
         // Without memory for deferred work, the remaining completions stay in the CQ until the next
         // harvest.
-        self.harvest_while(queue, |n, deferred| n >= BATCH && deferred.reserve_batch().is_ok())
+        self.harvest_while(queue, BATCH, |n, _, deferred| n >= BATCH && deferred.reserve_batch().is_ok())
     }
 
-    /// Harvests at most one batch of finished completions.
+    /// Harvests one batch, or more if the first have no events. No more than the queue, which has
+    /// no events, has room for.
     #[inline]
-    pub(super) fn harvest_batch(&self, queue: &mut Queue) -> Result<Deferred> {
-        self.harvest_while(queue, |_, _| false)
+    pub(super) fn harvest_some(&self, queue: &mut Queue) -> Result<Deferred> {
+        // A poll finds up to twice this number: of messages, and of other completions.
+        let most = BATCH.min(queue.qlen / 2);
+        self.harvest_while(queue, most, |n, queue, deferred| {
+            n > 0 && queue.dtos.is_empty() && deferred.reserve_batch().is_ok()
+        })
     }
 
-    /// Harvests batches until `more`, which gets the size of the last one, is false.
+    /// Harvests batches of up to `most` completions of a kind until `more`, which gets the size of
+    /// the last one, is false.
     #[inline]
     fn harvest_while(
         &self,
         queue: &mut Queue,
-        mut more: impl FnMut(usize, &mut Deferred) -> bool,
+        most: usize,
+        mut more: impl FnMut(usize, &Queue, &mut Deferred) -> bool,
     ) -> Result<Deferred> {
         let mut deferred = queue.take_deferred();
         loop {
-            match self.harvest_into(queue, &mut deferred) {
-                Ok(n) if more(n, &mut deferred) => {}
+            match self.harvest_batch(queue, most, &mut deferred) {
+                Ok(n) if more(n, queue, &mut deferred) => {}
                 Ok(_) => return Ok(deferred),
                 Err(error) => {
                     queue.defer(deferred);
@@ -177,44 +184,20 @@ impl EvdInner {
         }
     }
 
-    /// Polls a batch of up to `most` completions. Nothing is left of the last batch. Returns the
-    /// number of completions.
+    /// Harvests one batch. A result below `most` says that no completion is left.
     #[inline]
-    pub(super) fn poll_batch(&self, queue: &mut Queue, most: usize) -> Result<usize> {
+    fn harvest_batch(&self, queue: &mut Queue, most: usize, deferred: &mut Deferred) -> Result<usize> {
         let Some(cq) = &mut queue.cq else { return Ok(0) };
-        cq.poll(queue.batch.for_poll(), most)?;
-        let polled = queue.batch.len();
-        if polled > 0 {
-            queue.slow_path |= SlowPath::QUEUED;
-        }
-        Ok(polled)
+        let mut batch = std::mem::take(&mut queue.batch);
+        let polled = cq.poll(&mut batch, most);
+        let n = batch.len();
+        batch.drain(..).for_each(|completion| self.harvest_one(queue, &completion, deferred));
+        queue.batch = batch;
+        polled.map(|()| n)
     }
 
-    /// Harvests one batch. A result below [`BATCH`] says that no completion is left.
-    #[inline]
-    fn harvest_into(&self, queue: &mut Queue, deferred: &mut Deferred) -> Result<usize> {
-        let left = queue.batch.len() > 0;
-        let n = if left { BATCH } else { self.poll_batch(queue, BATCH)? };
-        while let Some(completion) = queue.batch.pop() {
-            self.harvest_one(queue, &completion, deferred);
-        }
-        Ok(n)
-    }
-
+    /// Applies a completion to its queue pair, and queues its event, if it has one.
     fn harvest_one(&self, queue: &mut Queue, completion: &Completion, deferred: &mut Deferred) {
-        if let Some(Ready { dto, credit, notify }) = self.take(queue, completion, deferred) {
-            self.put(queue, dto, credit, notify, deferred);
-        }
-    }
-
-    /// Applies a completion to its queue pair, and returns its event. `None` if it has none.
-    #[inline]
-    pub(super) fn take(
-        &self,
-        queue: &mut Queue,
-        completion: &Completion,
-        deferred: &mut Deferred,
-    ) -> Option<Ready> {
         let Some(pair) = queue.pairs.get(completion.qpn) else {
             // The EP is gone: release the entry.
             if let WrId::Srq { srq, .. } = completion.wr_id
@@ -222,13 +205,13 @@ impl EvdInner {
             {
                 self.give_back(srq, completion);
             }
-            return None;
+            return;
         };
         if completion.status != DtoStatus::Success {
             deferred.failed.push((pair.clone(), pair.life()));
         }
         let done = pair.complete(completion, |lmrs, pz| self.device.lmrs.are_live(lmrs, pz));
-        let Completed { dto, credit, notify, hooked } = done?;
+        let Some(Completed { dto, credit, notify, hooked }) = done else { return };
         if hooked {
             deferred.received.push(pair.clone());
         }
@@ -241,7 +224,7 @@ impl EvdInner {
                 deferred.lost.push((srq.clone(), lost));
             }
         }
-        Some(Ready { dto, credit, notify })
+        self.put(queue, dto, credit, notify, deferred);
     }
 
     /// Releases the entry of a completion that no consumer will see.
@@ -253,7 +236,7 @@ impl EvdInner {
         srq.path.release(entry);
     }
 
-    pub(super) fn put(
+    fn put(
         &self,
         queue: &mut Queue,
         dto: DtoCompletion,
@@ -346,11 +329,4 @@ impl EvdInner {
             srq.flush_lost(&self.device, lost);
         }
     }
-}
-
-/// The event of a completion; the fields are those of [`Completed`].
-pub(super) struct Ready {
-    pub(super) dto: DtoCompletion,
-    pub(super) credit: Credit,
-    pub(super) notify: bool,
 }

@@ -6,7 +6,7 @@
 //! with [`EvdInner::may_feed`] first. Each function here takes the queue's lock.
 
 use super::EvdInner;
-use super::queue::{Queue, SlowPath, Stream, StreamKind, is_dto};
+use super::queue::{Queue, State, Stream, StreamKind, is_dto};
 use crate::shared_recv::SharedRecv;
 use crate::sync::BiasedMutexGuard;
 use crate::types::{CompletionFlags, EvdFlags};
@@ -62,8 +62,8 @@ impl EvdInner {
         queue.streams.extend_from_slice(streams);
         for stream in streams {
             match stream.kind {
-                StreamKind::Request => queue.slow_path |= SlowPath::REQUESTS,
-                StreamKind::Recv { srq: false } => queue.slow_path |= SlowPath::RECEIVES,
+                StreamKind::Request => queue.state |= State::REQUESTS,
+                StreamKind::Recv { srq: false } => queue.state |= State::RECEIVES,
                 StreamKind::Recv { srq: true } | StreamKind::Connection | StreamKind::Service => {}
             }
         }
@@ -103,13 +103,13 @@ impl EvdInner {
     /// already; `before` is 0 for an SRQ that does not feed the EVD yet.
     pub(crate) fn make_room(&self, srq: &SharedRecv, before: u32, depth: u32) -> Result<()> {
         let mut queue = self.queue();
-        let Queue { cq, slow_path, .. } = &mut *queue;
+        let Queue { cq, state, .. } = &mut *queue;
         if let Some(cq) = cq
             && cq.has_cq_of_srqs()
         {
             if before == 0 {
                 cq.open_srq(&srq.path)?;
-                *slow_path |= SlowPath::MESSAGES;
+                *state |= State::MESSAGES;
             }
             cq.expect_depth(srq.number, depth);
             if before == 0 {
@@ -130,7 +130,7 @@ impl EvdInner {
             Some(cq) if cq.has_cq_of_srqs() => {
                 cq.close_srq(srq.number, |left| self.give_back(srq, left));
                 let any = cq.has_any_of_srqs();
-                queue.slow_path.set(SlowPath::MESSAGES, any);
+                queue.state.set(State::MESSAGES, any);
             }
             _ => queue.demand = queue.demand.saturating_sub(room),
         }
@@ -147,7 +147,7 @@ impl EvdInner {
         let Some(cqs) = &mut queue.cq else { return Ok(None) };
         let (cq, made) = cqs.lend(entries)?;
         let several = cqs.has_several_shared();
-        queue.slow_path.set(SlowPath::SEVERAL, several);
+        queue.state.set(State::SEVERAL, several);
         if made {
             self.arm_anew(queue);
         }

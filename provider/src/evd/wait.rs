@@ -1,6 +1,8 @@
 //! Waiting: how a thread sleeps on an EVD, and what wakes the thread or triggers the CNO.
 
-use super::queue::{Deferred, SlowPath, Take};
+use super::deferred::Deferred;
+use super::dequeue::Take;
+use super::queue::State;
 use super::{EvdInner, WaitError};
 use crate::cno::CnoInner;
 use crate::event_data::{Dequeued, Notice};
@@ -187,9 +189,9 @@ impl EvdInner {
         }
     }
 
-    /// [`Queue::wait_at_once`](super::queue::Queue::wait_at_once), if this thread owns the lock of the queue.
+    /// [`Queue::wait_fast`](super::Queue::wait_fast), if this thread owns the lock of the queue.
     pub(crate) fn wait_fast<T: Take>(&self, take: T) -> Option<(T::Event, usize)> {
-        let (event, left) = self.queue.try_lock_fast()?.wait_at_once(take)?;
+        let (event, left) = self.queue.try_lock_fast()?.wait_fast(take)?;
         Some((event, left.unwrap_or_else(|| self.harvest_and_count())))
     }
 
@@ -223,7 +225,7 @@ impl EvdInner {
             return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
         }
         let mut queue = self.queue();
-        queue.slow_path |= SlowPath::WAITED;
+        queue.state |= State::WAITED;
         queue.counts.waits += 1;
         let has_cno = queue.cno.is_some();
         drop(queue);
@@ -238,7 +240,7 @@ impl EvdInner {
     pub(crate) fn end_wait(&self) {
         // Other threads may dequeue as soon as `waiting` is false.
         let mut queue = self.queue();
-        queue.slow_path -= SlowPath::WAITED;
+        queue.state -= State::WAITED;
         let has_cno = queue.cno.is_some();
         drop(queue);
         self.waiting.store(false, Ordering::Release);
@@ -380,8 +382,7 @@ impl EvdInner {
         // The queue is not empty then: the threshold is at least 1.
         let event = if enough { queue.pop() } else { None };
         if event.is_some() {
-            queue.slow_path -= SlowPath::WAITED;
-            queue.counts.polling = false;
+            queue.state -= State::WAITED;
         }
         let more = queue.len();
         wait.solicited = queue.has(CompletionFlags::SOLICITED_WAIT);

@@ -18,6 +18,7 @@
 
 mod adopt;
 mod cq;
+mod cqe;
 mod queues;
 mod slots;
 mod srq;

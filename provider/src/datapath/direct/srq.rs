@@ -79,11 +79,6 @@ impl DirectSrq {
         Some(WrInfo { cookie, pool, ..WrInfo::default() })
     }
 
-    /// See [`SrqPath::reap`](crate::datapath::SrqPath::reap).
-    pub(crate) fn reap(&self, entry: u32) -> Option<(u64, u32)> {
-        self.slots.reap(entry)
-    }
-
     #[inline]
     pub(crate) fn release(&self, entry: u32) {
         self.slots.release(entry);
