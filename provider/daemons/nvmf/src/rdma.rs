@@ -1,0 +1,29 @@
+//! The RDMA transport: one engine a device. An engine is one thread with one SRQ; it takes
+//! connections, moves capsules and data, and executes commands on backends.
+//!
+//! What bounds what:
+//!
+//! * A connection is accepted with the credit that its host asks for, or rejected: the credits of
+//!   all I/O queues are at most [`Options::credits`], those of admin queues at most
+//!   [`Options::admin_credits`]. A host that sends beyond its credit loses the connection.
+//! * A command has a slot from its arrival to the completion of its response. A connection has at
+//!   most as many responses under way as credits, so it has at most two slots a credit.
+//! * Each request of a connection has a place in its send queue: one for each RDMA Read and two for
+//!   each response. A command whose response finds no place waits in its connection.
+//! * Data buffers are shared; commands wait for them in order. Admin commands and Connect have
+//!   buffers of their own.
+
+mod command;
+mod connection;
+mod engine;
+mod execute;
+mod files;
+mod memory;
+mod receives;
+mod requests;
+mod respond;
+mod run;
+mod slot;
+
+pub use self::engine::{Engine, Handle, Options, Stats};
+pub use self::memory::Counts;
