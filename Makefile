@@ -1,6 +1,6 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-all test-rest soak judges hw-test bench lint doc book package release deb deb-test arm64 libraries install clean
+.PHONY: help setup build run run-nvmf test test-all test-rest soak judges hw-test bench lint doc book package release deb deb-test arm64 libraries install clean
 
 # An RDMA device of this machine, in place of the software devices.
 DEVICE ?=
@@ -68,6 +68,10 @@ else ifeq ($(DEVICE),rxe)
 else
 	"$(echo)" pair --server-device $(DEVICE) --client-device $(DEVICE)
 endif
+
+run-nvmf: setup ## the storage daemon in the test machine: the kernel's initiator connects, makes a file system, and fio verifies
+	cargo build $(locked) --release -p doorbell-nvmf
+	hw-tests/nvmf/run
 
 test: setup ## tests of every part, in ten minutes (TEST=r97: those of that name, on each device; DEVICE=mlx5_0: on a device of this machine)
 	$(run_tests) $(if $(TEST),one '$(TEST)',short) $(DEVICE)
