@@ -36,6 +36,7 @@ prefix ?= /usr/local
 libdir ?= $(prefix)/lib
 includedir ?= $(prefix)/include
 bindir ?= $(prefix)/bin
+sbindir ?= $(prefix)/sbin
 mandir ?= $(prefix)/share/man
 datadir ?= $(prefix)/share
 
@@ -133,15 +134,15 @@ deb-test: deb ## the packages installed, used on the software device and purged 
 	hw-tests/packages
 
 libraries: ## what make install installs, optimised
-	cargo build $(locked) --release -p doorbell-utils -p doorbell-verbs -p mlx5-direct-c --lib --bins
+	cargo build $(locked) --release -p doorbell-utils -p doorbell-verbs -p doorbell-nvmf -p mlx5-direct-c --lib --bins
 	$(build_dat_library)
 	$(dat12)
 	$(dat2)
 
 # The PATH of sudo often has no cargo. Then what `make libraries` built is installed.
-install: ## the provider for libdat2, its tools, doorbell-run with its library, mlx5-direct for C, example lines for dat.conf, the man pages; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
+install: ## the provider for libdat2, its tools, doorbell-run with its library, doorbell-nvmf, mlx5-direct for C, example lines for dat.conf, the man pages; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
 	if command -v cargo >/dev/null; then \
-		cargo build $(locked) --release -p doorbell-utils -p doorbell-verbs -p mlx5-direct-c --lib --bins && $(build_dat_library); \
+		cargo build $(locked) --release -p doorbell-utils -p doorbell-verbs -p doorbell-nvmf -p mlx5-direct-c --lib --bins && $(build_dat_library); \
 	elif [ ! -e "$(dat_library)" ]; then \
 		echo 'make install: no cargo on the PATH of this user, and nothing built: run make libraries first' >&2; exit 1; \
 	fi
@@ -154,6 +155,10 @@ install: ## the provider for libdat2, its tools, doorbell-run with its library, 
 	install -m 755 "$(target_dir)/release/libdoorbell_verbs.so" "$(DESTDIR)$(libdir)/libdoorbell-verbs.so"
 	install -m 755 "$(target_dir)/release/doorbell-run" "$(DESTDIR)$(bindir)"
 	install -m 644 mlx5-direct/verbs/doorbell-run.1 "$(DESTDIR)$(mandir)/man1"
+	install -d "$(DESTDIR)$(sbindir)" "$(DESTDIR)$(mandir)/man8" "$(DESTDIR)$(datadir)/doorbell-nvmf"
+	install -m 755 "$(target_dir)/release/doorbell-nvmf" "$(DESTDIR)$(sbindir)"
+	install -m 644 provider/daemons/nvmf/dist/doorbell-nvmf.8 "$(DESTDIR)$(mandir)/man8"
+	install -m 644 provider/daemons/nvmf/dist/nvmf.toml provider/daemons/nvmf/dist/doorbell-nvmf.service "$(DESTDIR)$(datadir)/doorbell-nvmf"
 	install -d "$(DESTDIR)$(includedir)/doorbell" "$(DESTDIR)$(libdir)/pkgconfig"
 	install -m 755 "$(target_dir)/release/libmlx5_direct_c.so" "$(DESTDIR)$(libdir)/libmlx5-direct.so"
 	install -m 644 mlx5-direct/c/include/doorbell/direct.h "$(DESTDIR)$(includedir)/doorbell"
