@@ -55,11 +55,23 @@ impl Requests {
         flags: CompletionFlags,
     ) -> bool {
         match iov.len() {
-            2 => self.push_segments::<P, O, SOLICITED, 2>(op, iov, cookie, flags),
-            3 => self.push_segments::<P, O, SOLICITED, 3>(op, iov, cookie, flags),
-            4 => self.push_segments::<P, O, SOLICITED, 4>(op, iov, cookie, flags),
+            2 => self.push_exactly::<P, O, SOLICITED, 2>(op, iov, cookie, flags),
+            3 => self.push_exactly::<P, O, SOLICITED, 3>(op, iov, cookie, flags),
+            4 => self.push_exactly::<P, O, SOLICITED, 4>(op, iov, cookie, flags),
             _ => false,
         }
+    }
+
+    // Not inline: each copy needs a frame of its own, and threads with small stacks make these calls.
+    #[inline(never)]
+    fn push_exactly<P: Path, O: Operation, const SOLICITED: bool, const N: usize>(
+        &mut self,
+        op: O,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> bool {
+        self.push_segments::<P, O, SOLICITED, N>(op, iov, cookie, flags)
     }
 
     /// As [`Requests::push_fast`], for a queue that has to look for room first.
@@ -158,11 +170,16 @@ impl Receives {
     #[inline(never)]
     fn push_several<P: Path>(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
         match iov.len() {
-            2 => self.push_segments::<P, 2>(iov, cookie),
-            3 => self.push_segments::<P, 3>(iov, cookie),
-            4 => self.push_segments::<P, 4>(iov, cookie),
+            2 => self.push_exactly::<P, 2>(iov, cookie),
+            3 => self.push_exactly::<P, 3>(iov, cookie),
+            4 => self.push_exactly::<P, 4>(iov, cookie),
             _ => false,
         }
+    }
+
+    #[inline(never)]
+    fn push_exactly<P: Path, const N: usize>(&mut self, iov: &[LmrTriplet], cookie: u64) -> bool {
+        self.push_segments::<P, N>(iov, cookie)
     }
 
     #[inline(always)]
