@@ -46,7 +46,7 @@ fn pair(rig: &Rig, requests: i32) -> (doorbell::Srq, Pair) {
 }
 
 /// Posts the client's first request: a write of bytes that no test uses. From then on, chains whose
-/// requests have one segment each can be posted without `post_checked_chain`. Other chains, and those
+/// requests have one segment each can be posted without `add_checked`. Other requests, and those
 /// that are refused, still go through it.
 fn post_first(rig: &Rig, pair: &mut Pair) {
     let (from, to) = (rig.client.lmr.triplet(1 << 19, 8), remote(&rig.server.lmr, 1 << 19, 8));

@@ -72,7 +72,7 @@ pub(crate) trait PostSrq {
 /// What fast functions and chains do with a send queue.
 pub(crate) trait PostSends {
     type Segment: Segment;
-    type Chain<'a>: Chain;
+    type Chain<'a>: Chain<Segment = Self::Segment>;
 
     /// Posts a Send, RDMA Write or RDMA Read to a connected QP, with SIGNALLED and SOLICITED at
     /// most. No segment is empty. Returns false without posting if the slow function has to post.
@@ -107,6 +107,17 @@ pub(crate) trait PostSends {
 
 /// Requests that one doorbell hands to the device.
 pub(crate) trait Chain {
+    type Segment: Segment;
+
+    /// As [`PostSends::push_fast`], also if the queue has to look for room first.
+    fn add_fast(
+        &mut self,
+        request: impl Fn() -> Request,
+        op: SendOp<'static>,
+        segment: Self::Segment,
+        flags: SendFlags,
+    ) -> bool;
+
     /// Adds a request that is neither a datagram nor about a window.
     ///
     /// # Errors

@@ -1,15 +1,17 @@
 //! Chains: several requests of an EP with one doorbell.
 
+use super::fast;
 use super::post::{Checked, send_flags, too_many};
+use super::request::{self, Read, Send, Write};
 use super::{Ep, EpInner, RequestKind};
 use crate::Subtype;
-use crate::datapath::{Chain, Outgoing, PostSends, Queues, WrInfo, verbs::refused, with_path};
-use crate::device::Use;
+use crate::datapath::{Chain, Outgoing, Path, PostSends, Queues, Segment, WrInfo, verbs::refused, with_path};
+use crate::device::{QueueLmrs, Use};
 use crate::error::PostError;
 use crate::lmr::PoolMemory;
-use crate::queue_pair::LastPool;
+use crate::queue_pair::{LastPool, Request, Requests};
 use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, MAX_IOV, RmrTriplet};
-use rxe_fallback::Sge;
+use rxe_fallback::{SendOp, Sge};
 use std::array;
 use std::sync::Arc;
 
@@ -198,7 +200,7 @@ impl Ep {
     /// # References
     /// dat_ep_post_rdma_write(3DAT), dat_ep_post_send(3DAT), R60; ibv_post_send(3).
     pub fn chain(&mut self, requests: &[ChainRequest<'_>]) -> Result<(), ChainError> {
-        self.inner.chain_slow(requests, None)
+        self.inner.chain(requests, None)
     }
 }
 
@@ -216,63 +218,133 @@ impl Link<'_> {
             Self::Pool(send) => send.flags,
         }
     }
+
+    /// Adds the request to the chain if it needs no other check than those of [`fast`]. Returns its
+    /// operation and its length.
+    #[inline(always)]
+    fn add_known<P: Path>(
+        self,
+        chain: &mut impl Chain<Segment = P::Segment>,
+        lmrs: &QueueLmrs,
+        pool: LastPool,
+    ) -> Option<(DtoOp, u32)> {
+        match self {
+            Self::Request(request) => match request.operation {
+                Operation::Send => request.add_known(chain, lmrs, Send),
+                Operation::Write => request.add_known(chain, lmrs, Write(request.remote)),
+                Operation::Read => request.add_known(chain, lmrs, Read(request.remote)),
+                _ => None,
+            },
+            Self::Pool(PoolSend { memory, bytes, info, flags }) => {
+                let (segment, length) = fast::last_pool::<P>(pool, memory, *bytes, info)?;
+                fast::takes::<true>(*flags).then_some(())?;
+                let request = || Request::new(info, *flags, DtoOp::Send, length);
+                let added = chain.add_fast(request, SendOp::Send, segment, send_flags(*flags, true));
+                added.then_some((DtoOp::Send, length))
+            }
+        }
+    }
 }
 
-/// What the queue takes of a chain.
-struct Limits {
+impl ChainRequest<'_> {
+    /// [`Link::add_known`] for a request of one segment, whose operation this is.
+    #[inline(always)]
+    fn add_known<S: Segment, O: request::Operation>(
+        &self,
+        chain: &mut impl Chain<Segment = S>,
+        lmrs: &QueueLmrs,
+        op: O,
+    ) -> Option<(DtoOp, u32)> {
+        let Self { iov, cookie, flags, .. } = *self;
+        let ([segment], length) = lmrs.segments(<&[_; 1]>::try_from(iov).ok()?, O::DIRECTION)?;
+        let fits = fast::takes::<true>(flags) && op.fits(length);
+        let request = || Request::new(&WrInfo { cookie, ..WrInfo::default() }, flags, O::OP, length);
+        let added = fits && chain.add_fast(request, op.verb(), segment, send_flags(flags, O::SOLICITS));
+        added.then_some((O::OP, length))
+    }
+}
+
+/// What the queue still takes of a chain.
+#[derive(Clone, Copy)]
+struct Left {
     max_iov: usize,
     room: usize,
+    segments: usize,
+}
+
+impl Left {
+    fn new(requests: &Requests) -> Self {
+        let room = requests.ring.room();
+        Self { max_iov: requests.max_iov, room, segments: Ep::MAX_CHAIN_SEGMENTS }
+    }
 }
 
 impl EpInner {
     /// Posts the requests, and `last` behind them, with one doorbell.
-    pub(crate) fn chain_slow(
+    pub(crate) fn chain(
         self: &Arc<Self>,
         requests: &[ChainRequest<'_>],
-        last: Option<PoolSend<'_>>,
+        last: Option<&PoolSend<'_>>,
     ) -> Result<(), ChainError> {
-        let links = || requests.iter().map(Link::Request).chain(last.as_ref().map(Link::Pool));
-        let Some(first) = links().next() else { return Ok(()) };
-        let state = self.takes_requests(first.flags());
-        let state = state.map_err(|error| ChainError { request: 0, error })?;
+        let count = requests.len() + usize::from(last.is_some());
+        let link = |n: usize| match requests.get(n) {
+            Some(request) => Some(Link::Request(request)),
+            None => last.filter(|_| n == requests.len()).map(Link::Pool),
+        };
+        let Some(first) = link(0) else { return Ok(()) };
+        let mut state = self.state();
+        if state != EpState::Connected {
+            state = self.takes_requests(first.flags()).map_err(|error| ChainError { request: 0, error })?;
+        }
         let mut locked = self.pair.requests.lock();
-        if locked.ring.room() < requests.len() + usize::from(last.is_some()) {
+        if locked.ring.room() < count {
             drop(locked);
             // Finished suppressed requests free their places in the ring here.
             let _ = self.request_evd.harvest_now();
             locked = self.pair.requests.lock();
         }
-        let limits = Limits { max_iov: locked.max_iov, room: locked.ring.room() };
+        let mut left = Left::new(&locked);
         if state == EpState::Disconnected {
             drop(locked);
-            self.check_links(links(), &limits, |_, _| Ok(()))?;
-            return self.check_links(links(), &limits, |checked, _| {
-                self.flush(checked.request);
-                Ok(())
-            });
+            return self.flush_chain(link, left);
         }
         let mut pushed = [(DtoOp::Send, 0); Ep::MAX_CHAIN];
-        let mut places = pushed.iter_mut();
-        let posted = with_path!(locked.queue.path(), P => {
-            let Some(queue) = P::send_queue(&mut locked.queue) else { return Ok(()) };
+        let most = left.room.min(pushed.len());
+        let mut all_known = true;
+        let Requests { queue, lmrs, last_pool, .. } = &mut *locked;
+        let posted = with_path!(queue.path(), P => {
+            let Some(queue) = P::send_queue(queue) else { return Ok(()) };
             queue.chain(|chain| {
-                self.check_links(links(), &limits, |checked, sges| {
-                    let Checked { request, verb, solicits, .. } = *checked;
-                    let flags = send_flags(request.flags(), solicits);
-                    chain.add(&Outgoing { request, op: verb, sges, flags, to: None })?;
-                    if let Some(place) = places.next() {
-                        *place = (request.op, request.length);
+                let mut n = 0;
+                while let Some(link) = link(n) {
+                    let easy = n < most && left.segments > 0;
+                    let known = if easy { link.add_known::<P>(chain, lmrs, *last_pool) } else { None };
+                    let added = match known {
+                        Some(added) => {
+                            left.segments -= 1;
+                            added
+                        }
+                        None => {
+                            all_known = false;
+                            self.add_checked((n, link), &mut left, chain)?
+                        }
+                    };
+                    if let Some(place) = pushed.get_mut(n) {
+                        *place = added;
                     }
-                    Ok(())
-                })
+                    n += 1;
+                }
+                Ok(())
             })
         })?;
-        let left = places.len();
-        let done = posted.map_or_else(|(refused, _)| refused, |()| pushed.len() - left);
+        let done = posted.map_or_else(|(refused, _)| refused, |()| count);
         for (op, length) in &pushed[..done] {
             locked.count(*op, *length);
         }
         posted.map_err(|(request, reason)| ChainError { request, error: refused(reason) })?;
+        if all_known {
+            return Ok(());
+        }
         let longest = self.device.attr.max_message_size;
         // An empty segment was not checked.
         let pool = match last {
@@ -283,56 +355,89 @@ impl EpInner {
         Ok(())
     }
 
-    /// Makes all checks of each request in turn, and calls `each` with what has passed them.
-    fn check_links<'a>(
-        &self,
-        links: impl Iterator<Item = Link<'a>>,
-        limits: &Limits,
-        mut each: impl FnMut(&Checked, &[Sge]) -> Result<(), rxe_fallback::PostError>,
+    /// On a DISCONNECTED EP: makes all checks of each request, and then flushes all.
+    #[cold]
+    fn flush_chain<'a>(
+        self: &Arc<Self>,
+        link: impl Fn(usize) -> Option<Link<'a>>,
+        left: Left,
     ) -> Result<(), ChainError> {
-        let pz = self.pz();
+        let requests = || (0..).map_while(|n| Some((n, link(n)?)));
         let mut sges = [Sge::default(); MAX_IOV];
-        let mut left = Ep::MAX_CHAIN_SEGMENTS;
-        for (n, link) in links.enumerate() {
-            let mut check = || {
-                self.takes_requests(link.flags())?;
-                let full = PostError::Full(Subtype::ResourceCredits);
-                if n >= Ep::MAX_CHAIN {
-                    return Err(full);
-                }
-                let (kind, info, segments) = match link {
-                    Link::Request(request) => {
-                        let info = WrInfo { cookie: request.cookie, ..WrInfo::default() };
-                        (request.kind(), info, request.iov.len())
-                    }
-                    Link::Pool(send) => (RequestKind::Send, send.info, usize::from(send.bytes.1 > 0)),
-                };
-                let most = limits.max_iov.min(MAX_IOV).min(left);
-                if segments > most {
-                    return Err(too_many(segments, most));
-                }
-                let direction = kind.direction();
-                let found = match link {
-                    Link::Request(request) => {
-                        let using = Use { pz: pz.number, direction };
-                        self.device.lmrs.check_all(request.iov, using, &mut sges)?
-                    }
-                    Link::Pool(send) => {
-                        if segments > 0 {
-                            sges[0] = send.memory.segment(0, send.bytes, &pz, direction)?;
-                        }
-                        segments
-                    }
-                };
-                let checked = self.checked(kind, &mut sges[..found], &info, link.flags())?;
-                if n >= limits.room {
-                    return Err(full);
-                }
-                left -= checked.segments;
-                each(&checked, &sges[..checked.segments]).map_err(refused)
-            };
-            check().map_err(|error| ChainError { request: n, error })?;
+        let mut unchecked = left;
+        for request in requests() {
+            self.check_link(request, &mut unchecked, &mut sges)?;
+        }
+        let mut unflushed = left;
+        for request in requests() {
+            let checked = self.check_link(request, &mut unflushed, &mut sges)?;
+            self.flush(checked.request);
         }
         Ok(())
+    }
+
+    /// Adds request `n` to the chain after all checks. Returns its operation and its length.
+    #[cold]
+    #[inline(never)]
+    fn add_checked(
+        &self,
+        (n, link): (usize, Link<'_>),
+        left: &mut Left,
+        chain: &mut impl Chain,
+    ) -> Result<(DtoOp, u32), ChainError> {
+        let mut sges = [Sge::default(); MAX_IOV];
+        let Checked { request, verb, solicits, segments } = self.check_link((n, link), left, &mut sges)?;
+        let (sges, flags) = (&sges[..segments], send_flags(request.flags(), solicits));
+        let added = chain.add(&Outgoing { request, op: verb, sges, flags, to: None });
+        added.map_err(|reason| ChainError { request: n, error: refused(reason) })?;
+        Ok((request.op, request.length))
+    }
+
+    /// Makes all checks of request `n` of a chain, and writes its segments to `sges`.
+    #[inline(never)]
+    fn check_link(
+        &self,
+        (n, link): (usize, Link<'_>),
+        left: &mut Left,
+        sges: &mut [Sge; MAX_IOV],
+    ) -> Result<Checked, ChainError> {
+        let mut check = || {
+            self.takes_requests(link.flags())?;
+            let full = PostError::Full(Subtype::ResourceCredits);
+            if n >= Ep::MAX_CHAIN {
+                return Err(full);
+            }
+            let (kind, info, segments) = match link {
+                Link::Request(request) => {
+                    let info = WrInfo { cookie: request.cookie, ..WrInfo::default() };
+                    (request.kind(), info, request.iov.len())
+                }
+                Link::Pool(send) => (RequestKind::Send, send.info, usize::from(send.bytes.1 > 0)),
+            };
+            let most = left.max_iov.min(MAX_IOV).min(left.segments);
+            if segments > most {
+                return Err(too_many(segments, most));
+            }
+            let (pz, direction) = (self.pz(), kind.direction());
+            let found = match link {
+                Link::Request(request) => {
+                    let using = Use { pz: pz.number, direction };
+                    self.device.lmrs.check_all(request.iov, using, sges)?
+                }
+                Link::Pool(send) => {
+                    if segments > 0 {
+                        sges[0] = send.memory.segment(0, send.bytes, &pz, direction)?;
+                    }
+                    segments
+                }
+            };
+            let checked = self.checked(kind, &mut sges[..found], &info, link.flags())?;
+            if n >= left.room {
+                return Err(full);
+            }
+            left.segments -= checked.segments;
+            Ok(checked)
+        };
+        check().map_err(|error| ChainError { request: n, error })
     }
 }

@@ -24,7 +24,7 @@ use rxe_fallback::SendFlags;
 
 /// Whether a request posted here may have these flags, which any EP takes.
 #[inline(always)]
-fn takes<const SOLICITED: bool>(flags: CompletionFlags) -> bool {
+pub(super) fn takes<const SOLICITED: bool>(flags: CompletionFlags) -> bool {
     let solicited = if SOLICITED { CompletionFlags::SOLICITED_WAIT } else { CompletionFlags::empty() };
     CompletionFlags::SUPPRESS.union(solicited).contains(flags)
 }
@@ -237,7 +237,7 @@ impl Receives {
 /// The segment of these bytes of a pool's memory, and its length, if the pool is the last of its
 /// queue. It was checked for the queue then; only its memory may have been freed since.
 #[inline(always)]
-fn last_pool<P: Path>(
+pub(super) fn last_pool<P: Path>(
     last: LastPool,
     memory: &PoolMemory,
     bytes: (usize, usize),

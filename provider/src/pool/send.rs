@@ -137,7 +137,7 @@ impl SendPool {
             .map_err(|(buf, error)| (buf, ChainError { request: requests.len(), error }))?;
         let (memory, info) = (&self.arena.registered, self.arena.info(cookie));
         let send = PoolSend { memory, bytes: self.arena.bytes(buffer.index, 0, len), info, flags };
-        let posted = ep.inner.chain_slow(requests, Some(send));
+        let posted = ep.inner.chain(requests, Some(&send));
         self.finish(buffer, posted)
     }
 

@@ -11,7 +11,7 @@ use crate::datapath::request::{Outgoing, Request};
 use crate::types::MAX_IOV;
 use mlx5_direct::srq::PostError;
 use mlx5_direct::wqe::KeyedSeg;
-use mlx5_direct::wr::{Bind, Data, Inline, MAX_BIND_BYTES, Remote, Wr};
+use mlx5_direct::wr::{Bind, Data, Inline, Landing, MAX_BIND_BYTES, Remote, Wr};
 use mlx5_direct::{DataSeg, SendError, Sq};
 use rxe_fallback::{BindMw, Mw, MwKind, PostError as Refusal, Qp, SendFlags, SendOp, Sge};
 
@@ -51,6 +51,18 @@ fn with_flags<D: Data>(mut wr: Wr<D>, flags: SendFlags) -> Wr<D> {
     wr
 }
 
+/// The request for the device, if it is a Send, an RDMA Write or an RDMA Read.
+#[inline(always)]
+fn wr_of<D: Landing>(op: SendOp<'static>, data: D) -> Option<Wr<D>> {
+    let remote = |addr, rkey| Remote { addr, rkey };
+    match op {
+        SendOp::Send => Some(Wr::send(data)),
+        SendOp::Write { remote_addr, rkey } => Some(Wr::write(remote(remote_addr, rkey), data)),
+        SendOp::Read { remote_addr, rkey } => Some(Wr::read(remote(remote_addr, rkey), data)),
+        _ => None,
+    }
+}
+
 /// The number of bytes that a Send can carry in one block of 64 bytes, behind a control segment of
 /// 16 and a length of 4.
 const MOST_IN_BLOCK: usize = 44;
@@ -75,6 +87,23 @@ impl Taker for mlx5_direct::Chain<'_, Request> {
 }
 
 impl Chain for mlx5_direct::Chain<'_, Request> {
+    type Segment = KeyedSeg;
+
+    /// The request is made again if the queue has to look for room. It would be in memory if both
+    /// calls used the same one, and the first would wait until that was stored.
+    #[inline(always)]
+    fn add_fast(
+        &mut self,
+        request: impl Fn() -> Request,
+        op: SendOp<'static>,
+        segment: KeyedSeg,
+        flags: SendFlags,
+    ) -> bool {
+        let Some(wr) = wr_of(op, [segment]) else { return false };
+        let wr = with_flags(wr, flags);
+        self.push_in_span(&wr, request()) || self.push(wr, request()).is_ok()
+    }
+
     fn add(&mut self, request: &Outgoing<'_>) -> Result<(), Refusal> {
         put(self, request)
     }
@@ -229,13 +258,7 @@ impl PostSends for DirectSends {
         segments: [KeyedSeg; N],
         flags: SendFlags,
     ) -> bool {
-        let remote = |addr, rkey| Remote { addr, rkey };
-        let wr = match op {
-            SendOp::Send => Wr::send(segments),
-            SendOp::Write { remote_addr, rkey } => Wr::write(remote(remote_addr, rkey), segments),
-            SendOp::Read { remote_addr, rkey } => Wr::read(remote(remote_addr, rkey), segments),
-            _ => return false,
-        };
+        let Some(wr) = wr_of(op, segments) else { return false };
         self.queue.post_in_span(&with_flags(wr, flags), request)
     }
 
@@ -251,6 +274,7 @@ impl PostSends for DirectSends {
         self.queue.complete_oldest(named as u16, |request| request.is_plain().then(|| event(request)))
     }
 
+    #[inline(always)]
     fn chain<E>(
         &mut self,
         add: impl FnOnce(&mut mlx5_direct::Chain<'_, Request>) -> Result<(), E>,
@@ -258,7 +282,7 @@ impl PostSends for DirectSends {
         // Without `ring`, a chain takes its requests back.
         let mut chain = self.queue.chain();
         add(&mut chain)?;
-        chain.ring();
+        chain.ring_now();
         Ok(Ok(()))
     }
 }

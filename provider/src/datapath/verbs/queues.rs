@@ -146,6 +146,19 @@ impl PostSends for VerbsSends {
 }
 
 impl Chain for VerbsChain<'_> {
+    type Segment = Sge;
+
+    #[inline(always)]
+    fn add_fast(
+        &mut self,
+        request: impl Fn() -> Request,
+        op: SendOp<'static>,
+        segment: Sge,
+        flags: SendFlags,
+    ) -> bool {
+        self.add(&Outgoing { request: request(), op, sges: &[segment], flags, to: None }).is_ok()
+    }
+
     fn add(&mut self, request: &Outgoing<'_>) -> Result<(), Refusal> {
         let Outgoing { request, op, sges, flags, .. } = *request;
         self.list.push(&SendWr { flags, ..SendWr::new(next(self.requests), op, sges) })?;
