@@ -103,17 +103,18 @@ fn payload(op_own: u8) -> Option<Payload> {
     }
 }
 
+/// The bit that tells the opcode of a Send (2) from that of a request (0).
+const RECEIVED: u8 = 0x20;
+
 /// The kind of a plain entry that belongs to software; see [`PlainKind`]. The owner bit of `op_own`
 /// must be 0 if the entry belongs to software, else 1.
 #[inline(always)]
 pub(crate) fn plain_kind(op_own: u8) -> Option<PlainKind> {
-    // Opcode 0 is a request, opcode 2 is a Send. The solicited bit does not matter, and all format
-    // bits are 0.
-    match op_own & !SOLICITED {
-        0 => Some(PlainKind::Request),
-        0x20 => Some(PlainKind::Received),
-        _ => None,
+    // The solicited bit does not matter. All other bits are 0, those of the format, too.
+    if op_own & !(SOLICITED | RECEIVED) != 0 {
+        return None;
     }
+    Some(if op_own & RECEIVED == 0 { PlainKind::Request } else { PlainKind::Received })
 }
 
 /// Whether an entry that belongs to software is a Send without immediate data with its payload in
