@@ -18,10 +18,10 @@ pub(crate) struct Ring<T> {
     entries: Box<[T]>,
     /// One less than the number of entries.
     mask: usize,
-    /// The position of the oldest request.
-    first: u64,
     /// The position of the next request.
     end: u64,
+    /// The first position that has no place: `most` behind the oldest request.
+    limit: u64,
     /// The number of requests that have a place: all places without those of events.
     most: u64,
 }
@@ -54,7 +54,7 @@ impl<T: Copy + FromZeros> Ring<T> {
 impl<T: Copy> Ring<T> {
     fn over(entries: Box<[T]>, places: usize) -> Self {
         let mask = entries.len() - 1;
-        Self { entries, mask, first: 0, end: 0, most: places as u64 }
+        Self { entries, mask, end: 0, limit: places as u64, most: places as u64 }
     }
 
     #[inline(always)]
@@ -63,8 +63,9 @@ impl<T: Copy> Ring<T> {
     }
 
     /// The position of the oldest work request. All before it are done.
+    #[inline(always)]
     pub(crate) fn first(&self) -> u64 {
-        self.first
+        self.limit - self.most
     }
 
     /// The position of the next request.
@@ -74,32 +75,32 @@ impl<T: Copy> Ring<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.first == self.end
+        self.first() == self.end
     }
 
     /// The number of posted work requests.
     pub(crate) fn len(&self) -> usize {
-        (self.end - self.first) as usize
+        (self.end - self.first()) as usize
     }
 
     /// The number of free places.
     #[inline(always)]
     pub(crate) fn room(&self) -> usize {
-        (self.most - (self.end - self.first)) as usize
+        (self.limit - self.end) as usize
     }
 
     /// The oldest work request.
     #[inline(always)]
     pub(crate) fn front(&self) -> Option<&T> {
         // Without an index: fast functions contain nothing that can panic.
-        if self.is_empty() { None } else { self.entries.get(self.first as usize & self.mask) }
+        if self.is_empty() { None } else { self.entries.get(self.first() as usize & self.mask) }
     }
 
     /// Takes the oldest requests, which the send queue has, out of the ring. Their places become
     /// free.
     #[inline(always)]
     pub(crate) fn pass(&mut self, requests: u32) {
-        self.first += u64::from(requests);
+        self.limit += u64::from(requests);
     }
 
     /// Adds a work request. The caller has checked that there is a place.
@@ -128,36 +129,38 @@ impl<T: Copy> Ring<T> {
     /// become free. `None` if the request is not in the ring.
     #[inline(always)]
     pub(crate) fn take(&mut self, position: u64) -> Option<T> {
-        let done = position.wrapping_sub(self.first);
-        if done >= self.end - self.first {
+        let earlier = position.wrapping_sub(self.first());
+        if earlier >= self.end - self.first() {
             return None;
         }
         let request = *self.entry(position)?;
-        self.first = position + 1;
+        self.limit += earlier + 1;
         Some(request)
     }
 
     /// Takes the oldest work request out of the ring. Its place becomes free.
     #[inline(always)]
     pub(crate) fn take_first(&mut self) -> Option<T> {
-        self.take(self.first)
+        self.take(self.first())
     }
 
     /// Takes a place for an event that the consumer has not taken.
     #[inline(always)]
     pub(crate) fn hold_place(&mut self) {
         self.most -= 1;
+        self.limit -= 1;
     }
 
     /// Gives back a place that [`Ring::hold_place`] took.
     #[inline(always)]
     pub(crate) fn free_place(&mut self) {
         self.most += 1;
+        self.limit += 1;
     }
 
     /// Takes all work requests out of the ring. Places of events stay taken.
     pub(crate) fn clear(&mut self) {
-        self.first = self.end;
+        self.limit = self.end + self.most;
     }
 }
 
