@@ -18,7 +18,6 @@ use provider::{LmrTriplet, Subtype};
 use std::ffi::{CStr, CString, c_char};
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -103,16 +102,15 @@ impl In<LmrTriplet> {
     /// and misaligned pointers. Each condition is a plain branch, for posts that may be fast.
     #[inline(always)]
     pub(super) fn few<'a>(self, count: i32) -> Option<&'a [LmrTriplet]> {
-        let given = NonNull::new(self.0.cast_mut());
-        if !likely(given.is_some()) {
-            return None;
-        }
-        let segments = given?;
-        if !likely(segments.is_aligned()) || !likely((1..=MAX_IOV as i32).contains(&count)) {
+        let segments = self.0;
+        if !likely(segments.is_aligned())
+            || !likely(!segments.is_null())
+            || !likely((1..=MAX_IOV as i32).contains(&count))
+        {
             return None;
         }
         // SAFETY: as in `segments`.
-        Some(unsafe { std::slice::from_raw_parts(segments.as_ptr(), count as usize) })
+        Some(unsafe { std::slice::from_raw_parts(segments, count as usize) })
     }
 
     /// `count` segments. More segments than any queue takes are not read; the post fails because of
