@@ -62,7 +62,7 @@ pub(super) fn request(
 /// without a call of `post` if the handle names no EP.
 #[inline(always)]
 fn with_queues(ep: Handle, post: impl FnOnce(&QueuePair) -> bool) -> bool {
-    if let Ok(guard) = ep.hot()
+    if let Some(guard) = ep.hot_fast().or_else(|| ep.hot().ok())
         && let Hot::Ep(pair) = &*guard
     {
         post(pair)
