@@ -294,8 +294,8 @@ fn a_door_is_not_closed_from_inside() {
     mutex.close_door();
 }
 
-/// One thread enters by the door all the time; another drops the mutex and makes a new one. No
-/// thread uses a value that is gone, and no use is lost.
+/// One thread enters by the door all the time; another drops the mutex and makes a new one, at least
+/// until the first has entered. No thread uses a value that is gone, and no use is lost.
 #[test]
 fn no_value_is_used_after_its_mutex() {
     const ROUNDS: u64 = 500;
@@ -308,11 +308,14 @@ fn no_value_is_used_after_its_mutex() {
     }
     static USES: AtomicU64 = AtomicU64::new(0);
     static DOOR: Door<Value> = Door::new();
-    let (current, ended) = (std::sync::Mutex::new(None::<Box<BiasedMutex<Value>>>), AtomicBool::new(false));
+    let current = std::sync::Mutex::new(None::<Box<BiasedMutex<Value>>>);
+    let (was_entered, ended) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut entered = 0_u64;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for _ in 0..ROUNDS {
+            let mut rounds = 0;
+            while rounds < ROUNDS || !was_entered.load(Ordering::Relaxed) {
+                rounds += 1;
                 let mutex = Box::new(BiasedMutex::with_doors(Value(0, &USES)));
                 #[expect(unsafe_code, reason = "the door of a mutex")]
                 // SAFETY: the mutex stays in its box until it is dropped.
@@ -335,10 +338,10 @@ fn no_value_is_used_after_its_mutex() {
                 mutex.lock().0 += 1;
                 entered += 1;
             }
+            was_entered.store(entered > 0, Ordering::Relaxed);
         }
     });
     assert_eq!(USES.load(Ordering::SeqCst), entered);
-    assert!(entered > 0);
 }
 
 /// A thread that waits for the owner, or for a thread in shared mode, does not spin: while it
