@@ -65,7 +65,7 @@ send_inline:
     mov %rdi,%r14
     mov %rsi,%r12
     mov %rbx,%rsi
-    call <mlx5_direct::sq::Sq<C>::post_any>
+    call <mlx5_direct::sq::Sq<C>::ring_any>
     movd placed(%rip),%xmm5
     movdqa placed(%rip),%xmm4
     mov %r14,%rdi
@@ -144,7 +144,7 @@ send_segment:
     mov %rdi,%r14
     mov %rsi,%r12
     mov %rbx,%rsi
-    call <mlx5_direct::sq::Sq<C>::post_any>
+    call <mlx5_direct::sq::Sq<C>::ring_any>
     xorps %xmm3,%xmm3
     movdqa placed(%rip),%xmm2
     mov %r14,%rdi
@@ -224,7 +224,7 @@ send_prepared:
     mov %rax,%rdx
     mov %r8,%r12
     mov %rcx,%r13
-    call <mlx5_direct::sq::prepared::<impl mlx5_direct::sq::Sq<C>>::post_prepared_any>
+    call <mlx5_direct::sq::prepared::<impl mlx5_direct::sq::Sq<C>>::ring_any_prepared>
     mov %rbx,%rdi
     mov %r14,%rsi
     mov %r15,%rdx
@@ -309,7 +309,7 @@ send_template:
     movaps %xmm3,0x20(%rsp)
     movdqa %xmm4,0x10(%rsp)
     movaps %xmm5,(%rsp)
-    call <mlx5_direct::sq::prepared::<impl mlx5_direct::sq::Sq<C>>::post_template_any>
+    call <mlx5_direct::sq::prepared::<impl mlx5_direct::sq::Sq<C>>::ring_template>
     movaps (%rsp),%xmm5
     movdqa 0x10(%rsp),%xmm4
     movaps 0x20(%rsp),%xmm3
