@@ -73,7 +73,7 @@ pub struct WrInfo {
     /// The pool that posted it; 0 for none. Only a pool can post with its own number.
     pub pool: u32,
     /// LMRs of the first segments. They help to find out why a receive failed: see
-    /// [`WrInfo::over`].
+    /// `WrInfo::over`.
     pub lmrs: [u32; 4],
 }
 

@@ -166,8 +166,8 @@ impl<'a> SendList<'a> {
     /// Adds a send without inline data.
     ///
     /// # Errors
-    /// As [`Qp::post_send`]; [`PostError::Full`] behind [`MOST_LISTED`] others;
-    /// [`PostError::TooManySegments`] for more than are left of [`MOST_LISTED_SEGMENTS`].
+    /// As [`Qp::post_send`]; [`PostError::Full`] behind `MOST_LISTED` others;
+    /// [`PostError::TooManySegments`] for more than are left of `MOST_LISTED_SEGMENTS`.
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if wr.inline.is_some() {
             return Err(PostError::InlineMisplaced);
