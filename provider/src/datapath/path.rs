@@ -40,9 +40,7 @@ pub(crate) trait Queues: 'static {
     type RecvQueue: PostReceives<Segment = Self::Segment>;
 
     fn srq_queue(poster: &mut SrqPoster) -> Option<&mut Self::SrqPoster>;
-    #[allow(dead_code, reason = "for dequeues, which match the path themselves so far")]
     fn srq_shared(srq: &SrqPath) -> Option<&Self::SrqShared>;
-    #[allow(dead_code, reason = "as above")]
     fn cq(cq: &mut CqPath) -> Option<&mut Self::Cq>;
     fn send_queue(queue: &mut SendQueue) -> Option<&mut Self::SendQueue>;
     fn recv_queue(queue: &mut RecvQueue) -> Option<&mut Self::RecvQueue>;
