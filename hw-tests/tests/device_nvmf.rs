@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 fn main() {
@@ -781,7 +782,8 @@ fn a_storm_of_connections_leaves_nothing_behind() {
 fn a_silent_host_is_dropped() {
     let server = Server::new();
     let host = server.host();
-    let (mut admin, controller) = server.connect_admin(&host, NQN, 400);
+    // Long enough to connect both queues in, also on a slow machine.
+    let (mut admin, controller) = server.connect_admin(&host, NQN, 4000);
     let mut io = server.connect_io(&host, controller, 1);
     admin.end().unwrap();
     io.end().unwrap();
@@ -789,7 +791,8 @@ fn a_silent_host_is_dropped() {
 }
 
 fn a_host_that_never_connects_is_dropped() {
-    let server = Server::with(Options { connect_time: std::time::Duration::from_millis(300), ..options() });
+    // Long enough for the other host to connect, also on a slow machine.
+    let server = Server::with(Options { connect_time: Duration::from_secs(4), ..options() });
     let host = server.host();
     let (admin, mut io) = server.connect(&host);
     let private_data = RequestData::new(2, 32, 1);
