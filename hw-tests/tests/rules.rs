@@ -2,8 +2,6 @@
 //!
 //! - `rules/rules.txt`: a heading for each section; for every rule its number, slug, sentence and
 //!   sources.
-//! - `rules/errata.md`: where the sources contradict themselves (E1, E2, ...). RULES.md ends with
-//!   it.
 //! - A test covers the rule that its name begins with (`r97_srq_resize_below_outstanding`), and
 //!   those that its doc comment names in the form "(R39 to R42)", "(R75, R76)" or "Also R40, R41."
 //! - Tests are Rust functions and, at the C edge, `TEST(r53_...)` in a C program, whose comment is
@@ -30,8 +28,6 @@ struct Rule {
     /// The heading of its section.
     section: String,
     slug: String,
-    sentence: String,
-    sources: String,
 }
 
 /// A test named after a rule.
@@ -70,10 +66,8 @@ fn parse_rules(text: &str) -> BTreeMap<u32, Rule> {
         let rule = || {
             let (head, rest) = line.split_once(" | ")?;
             let (number, slug) = head.strip_prefix('R')?.split_once(' ')?;
-            let (sentence, sources) = rest.rsplit_once(" | ")?;
-            let [slug, sentence, sources] = [slug, sentence, sources].map(str::to_owned);
-            let rule = Rule { section: section.clone(), slug, sentence, sources };
-            Some((number.parse().ok()?, rule))
+            rest.rsplit_once(" | ")?;
+            Some((number.parse().ok()?, Rule { section: section.clone(), slug: slug.to_owned() }))
         };
         let (number, rule) = rule().unwrap_or_else(|| panic!("rules.txt: {line:?}"));
         assert!(rules.insert(number, rule).is_none(), "rules.txt: R{number} stands there twice");
@@ -223,6 +217,24 @@ fn partly(reason: &str) -> bool {
     reason.starts_with("in part: ")
 }
 
+/// The tests of a rule, each file once. A test that is named after another rule stands with that
+/// rule's number.
+fn short(number: u32, tests: &[&Found]) -> String {
+    let mut files: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for test in tests {
+        let file = test.place.split("::").next().unwrap_or_default();
+        let numbers = files.entry(file.trim_start_matches("hw-tests/")).or_default();
+        if !numbers.contains(&test.number) {
+            numbers.push(test.number);
+        }
+    }
+    let file = |(file, numbers): (&str, Vec<u32>)| {
+        let others = numbers.iter().filter(|other| **other != number).map(|other| format!(" R{other}"));
+        format!("{file}{}", others.collect::<String>())
+    };
+    files.into_iter().map(file).collect::<Vec<_>>().join(", ")
+}
+
 /// The text of RULES.md.
 fn table(
     rules: &BTreeMap<u32, Rule>,
@@ -230,7 +242,7 @@ fn table(
     reasons: &BTreeMap<u32, String>,
     problems: &mut Vec<String>,
 ) -> String {
-    let mut covered: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
+    let mut covered: BTreeMap<u32, Vec<&Found>> = BTreeMap::new();
     let mut names: BTreeMap<u32, Vec<&Found>> = BTreeMap::new();
     for test in tests {
         names.entry(test.number).or_default().push(test);
@@ -238,9 +250,9 @@ fn table(
             if !rules.contains_key(number) {
                 problems.push(format!("{}: names R{number}, which there is not", test.place));
             }
-            let places = covered.entry(*number).or_default();
-            if !places.contains(&test.place.as_str()) {
-                places.push(&test.place);
+            let tests = covered.entry(*number).or_default();
+            if !tests.contains(&test) {
+                tests.push(test);
             }
         }
     }
@@ -251,49 +263,42 @@ fn table(
         if !rules.contains_key(number) {
             problems.push(format!("reasons.txt: there is no R{number}"));
         }
-        if let Some(places) = covered.get(number).filter(|_| !partly(reason)) {
+        if let Some(tests) = covered.get(number).filter(|_| !partly(reason)) {
+            let places: Vec<_> = tests.iter().map(|test| test.place.as_str()).collect();
             problems.push(format!("R{number} has a reason and a test: {}", places.join(", ")));
         }
     }
     let mut text = String::from(
         "# Rules and their tests\n\n\
-         Every rule of the SRQ and of the EPs on it, with the tests that show it, through the Rust API and through libdat2 in\n\
-         C, or the reason why there is none. Written by `UPDATE_RULES=1 cargo test -p doorbell-hw-tests --test rules` from\n\
-         `rules/` and the sources of the tests; the same command without the variable checks this page.\n\n\
-         Sources of a rule: **M** a manual page of uDAPL 1.2; **H** a header of DAT 2.0; **P** an existing provider or a stock\n\
-         program, where pages and headers are silent; **D** deduced, where the sources leave it open. \"INVALID_STATE (X)\"\n\
-         means the type INVALID_STATE with subtype X, always with the error class bit 0x80000000. To *reap* a completion is\n\
-         to take it off its EVD. The *async EVD* is the one given to or made by `dat_ia_open`. *libdaplofa* is the\n\
-         reference provider. E1, E2, ... are the [errata](#errata-and-contradictions-in-the-sources).\n",
+         The rules of the SRQ and of the EPs on it, and the tests that show them. What each rule says, and where it comes\n\
+         from, stands in [rules/rules.txt](rules/rules.txt); where the sources contradict themselves, in\n\
+         [rules/errata.md](rules/errata.md). Files are below `hw-tests/`: C programs use libdat2, Rust tests the crate. A test\n\
+         is named after its rule (`r1_...`); a number behind the file is that of another test, which covers this rule too.\n\
+         `UPDATE_RULES=1 cargo test -p doorbell-hw-tests --test rules` writes this page, and without the variable checks it.\n",
     );
     let (mut by_test, mut in_rust, mut in_c, mut by_reason, mut in_part) = (0, 0, 0, 0, 0);
     let mut last = "";
-    for (number, Rule { section, slug, sentence, sources }) in rules {
+    for (number, Rule { section, slug }) in rules {
         if section != last {
-            let columns =
-                "| rule | name | what it says | sources | in Rust | in C |\n|---|---|---|---|---|---|";
-            writeln!(text, "\n## {section}\n\n{columns}").unwrap();
+            writeln!(text, "\n## {section}\n\n| rule | tests |\n|---|---|").unwrap();
             last = section;
         }
-        let [sentence, sources] = [sentence, sources].map(|text| text.replace('|', "\\|"));
         let how = match (covered.get(number), reasons.get(number)) {
-            (Some(places), reason) => {
-                let ways = [Way::Rust, Way::C].map(|way| {
-                    places.iter().copied().filter(|place| Way::of(place) == way).collect::<Vec<_>>()
-                });
-                in_rust += usize::from(!ways[0].is_empty());
-                in_c += usize::from(!ways[1].is_empty());
-                let [rust, c] = ways.map(|places| places.join("<br>"));
+            (Some(tests), reason) => {
+                let has = |way| tests.iter().any(|test| Way::of(&test.place) == way);
+                in_rust += usize::from(has(Way::Rust));
+                in_c += usize::from(has(Way::C));
                 *if reason.is_some() { &mut in_part } else { &mut by_test } += 1;
-                reason.map_or_else(|| format!("{rust} | {c}"), |reason| format!("{reason}<br>{rust} | {c}"))
+                let files = short(*number, tests);
+                reason.map_or_else(|| files.clone(), |reason| format!("{reason}<br>{files}"))
             }
             (None, Some(reason)) => {
                 by_reason += 1;
-                format!("no test: {reason} |")
+                format!("no test: {reason}")
             }
-            (None, None) => "open |".to_owned(),
+            (None, None) => "open".to_owned(),
         };
-        writeln!(text, "| R{number} | {slug} | {sentence} | {sources} | {how} |").unwrap();
+        writeln!(text, "| R{number} {slug} | {how} |").unwrap();
     }
     let (all, open) = (rules.len(), rules.len() - by_test - in_part - by_reason);
     writeln!(
@@ -329,8 +334,7 @@ fn the_table_of_rules_is_true() {
             Way::C => scan_c(path, &read(file)),
         })
         .collect();
-    let errata = read(&here.join("rules/errata.md"));
-    let text = table(&rules, &tests, &reasons, &mut problems) + "\n" + &errata;
+    let text = table(&rules, &tests, &reasons, &mut problems);
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
     let target = here.join("RULES.md");
     if std::env::var_os("UPDATE_RULES").is_some() {
@@ -363,7 +367,7 @@ fn outcome(source: &str, reasons: &str) -> (String, Vec<String>) {
 fn a_rule_met_in_part_has_test_and_reason() {
     let (text, problems) = outcome("fn r1_one() {", "R1 in part: not in C");
     assert_eq!(problems, Vec::<String>::new());
-    assert!(text.contains("| in part: not in C<br>a.rs::r1_one |  |"), "{text}");
+    assert!(text.contains("| in part: not in C<br>a.rs |"), "{text}");
     assert!(text.ends_with("covered 0 (1 in Rust, 0 in C), in part 1, reasoned 0, open 3 of 4\n"), "{text}");
 }
 
@@ -371,12 +375,9 @@ fn a_rule_met_in_part_has_test_and_reason() {
 fn each_rule_is_covered_reasoned_or_open() {
     let (text, problems) = outcome("/// Shown.\n#[test]\nfn r1_one() {\n", "R3 C edge: NULL\n");
     assert_eq!(problems, [""; 0]);
-    assert!(
-        text.contains("| R1 | one | s | M: p | a.rs::r1_one |  |\n| R2 | two | s, A \\| B | D | open | |\n"),
-        "{text}"
-    );
+    assert!(text.contains("| R1 one | a.rs |\n| R2 two | open |\n"), "{text}");
     assert!(text.contains("\n## B. Second\n\n| rule |"));
-    assert!(text.contains("| R3 | three | s | H | no test: C edge: NULL | |\n"));
+    assert!(text.contains("| R3 three | no test: C edge: NULL |\n"));
     assert!(text.ends_with("\ncovered 1 (1 in Rust, 0 in C), in part 0, reasoned 1, open 2 of 4\n"));
 }
 
@@ -408,7 +409,7 @@ fn tests_in_c_count_with_their_comments() {
         [Found { place: "p.c::r1_one".into(), name: "r1_one".into(), number: 1, more: vec![2, 3] }]
     );
     let text = table(&sample(), &found, &BTreeMap::new(), &mut Vec::new());
-    assert!(text.contains("| R1 | one | s | M: p |  | p.c::r1_one |\n"), "{text}");
+    assert!(text.contains("| R1 one | p.c |\n| R2 two | p.c R1 |\n"), "{text}");
     assert!(
         text.ends_with("\ncovered 3 (0 in Rust, 3 in C), in part 0, reasoned 0, open 1 of 4\n"),
         "{text}"
