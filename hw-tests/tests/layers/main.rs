@@ -13,7 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Pages with tables of layers.
-const PAGES: [&str; 2] = ["ARCHITECTURE.md", "hw-tests/mlx5-emu/README.md"];
+const PAGES: [&str; 4] = [
+    "ARCHITECTURE.md",
+    "mlx5-direct/verbs/README.md",
+    "mlx5-direct/biased-lock/README.md",
+    "hw-tests/mlx5-emu/README.md",
+];
 
 /// Sources of crates that have such a table.
 const LAYERED: [&str; 7] = [
