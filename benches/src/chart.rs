@@ -1,108 +1,178 @@
-//! The main figures as an SVG chart.
+//! Bar charts in SVG: figures relative to a peer's, so 1 is the peer. Light and dark.
 
-use std::{fs, path::Path};
+use std::fmt::Write as _;
 
-use anyhow::{Context, Result, anyhow};
-use plotters::prelude::*;
-
-use crate::{
-    plan::{CaseName, Spec, Subject},
-    report::{Row, find},
-};
-
-const SIZE: (u32, u32) = (1100, 560);
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0x9a, 0x9a, 0x9a),
-    RGBColor(0xc4, 0xc4, 0xc4),
-    RGBColor(0x94, 0x67, 0xbd),
-    RGBColor(0x1f, 0x77, 0xb4),
-    RGBColor(0x2c, 0xa0, 0x2c),
-    RGBColor(0xd6, 0x8a, 0x2c),
-    RGBColor(0x7a, 0x5c, 0x3e),
-];
-
-/// The subjects that have a bar in a group, in the order of [`COLOURS`].
-fn subjects() -> impl Iterator<Item = (usize, Subject)> {
-    Subject::ALL.into_iter().filter(|subject| *subject != Subject::Ucx).enumerate()
+/// One bar.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    /// Which of its group's series it is of: 0 or 1.
+    pub series: usize,
+    /// Ours divided by the peer's. What is above 1 has a colour of its own.
+    pub ratio: f64,
+    /// Behind the bar: both figures.
+    pub label: String,
 }
 
-/// Groups of bars: a label, and a case with one segment at depth 1023.
-fn groups() -> Vec<(&'static str, Spec)> {
-    let spec = |case, batch| Spec { case, batch, segments: 1, depth: 1023 };
-    vec![
-        ("post", spec(CaseName::Post, 1)),
-        ("post, 32", spec(CaseName::Post, 32)),
-        ("post+free, 32", spec(CaseName::PostFree, 32)),
-        ("repost, 32", spec(CaseName::Repost, 32)),
-        ("random, 32", spec(CaseName::RandomCompletion, 32)),
-        ("poll", spec(CaseName::Poll, 1)),
-        ("empty poll", spec(CaseName::EmptyPoll, 1)),
-        ("dat-post", spec(CaseName::DatPost, 1)),
-    ]
+/// Bars with a peer and two series in common.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The heading: what is compared with whom.
+    pub heading: &'static str,
+    /// The names of the series.
+    pub series: [&'static str; 2],
+    /// A label, and the bars of that label.
+    pub rows: Vec<(String, Vec<Bar>)>,
 }
 
-/// Draws nanoseconds per operation of the main cases, one bar per subject.
-///
-/// # Errors
-///
-/// Those of the file system and of the chart library.
-pub fn write_svg(rows: &[Row], path: &Path) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let text = svg(rows).map_err(|e| anyhow!("cannot draw the chart: {e}"))?;
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+const WIDTH: f64 = 880.0;
+/// Where bars begin; labels end in front of it.
+const LEFT: f64 = 268.0;
+/// The longest bar's end; figures stand behind it.
+const RIGHT: f64 = 700.0;
+const BAR: f64 = 12.0;
+/// The width of a character of the labels, at most.
+const CHARACTER: f64 = 6.9;
+
+const STYLE: &str = "<style>
+text{font:12px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif}
+.bg{fill:#fff}.t,.g{fill:#1f2328}.g{font-weight:600}.s{fill:#57606a}.grid{stroke:#d8dee4}
+.peer{stroke:#1f2328;stroke-width:1.5}.b0{fill:#2f6fb5}.b1{fill:#7fb2a6}.over{fill:#d9480f}
+@media (prefers-color-scheme: dark){.bg{fill:#0d1117}.t,.g{fill:#e6edf3}.s{fill:#9da7b3}
+.grid{stroke:#30363d}.peer{stroke:#e6edf3}.b0{fill:#58a6ff}.b1{fill:#4f8f83}.over{fill:#ff8c42}}
+</style>
+";
+
+fn text(out: &mut String, class: &str, (x, y): (f64, f64), anchor: &str, text: &str) {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    let _ =
+        writeln!(out, r#"<text class="{class}" x="{x:.0}" y="{y:.0}" text-anchor="{anchor}">{text}</text>"#);
 }
 
-fn svg(rows: &[Row]) -> Result<String, Box<dyn std::error::Error>> {
-    let groups = groups();
-    let bars: Vec<(usize, usize, f64)> = groups
-        .iter()
-        .enumerate()
-        .flat_map(|(group, (_, spec))| {
-            let bar = move |(n, subject)| Some((group, n, find(rows, subject, *spec)?.timing.mean));
-            subjects().filter_map(bar)
-        })
-        .collect();
-    let most = bars.iter().map(|bar| bar.2).fold(1.0, f64::max);
-    let mut text = String::new();
-    {
-        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        root.fill(&WHITE)?;
-        let width = groups.len() as f64;
-        let mut chart = ChartBuilder::on(&root)
-            .caption("ns per operation, depth 1023, one segment (less is better)", ("sans-serif", 20))
-            .margin(16)
-            .x_label_area_size(36)
-            .y_label_area_size(56)
-            .build_cartesian_2d(0.0..width, (0.1..most * 8.0).log_scale())?;
-        chart.configure_mesh().disable_x_mesh().x_labels(0).y_desc("ns (logarithmic)").draw()?;
-        // A group is one unit wide: six bars and a gap.
-        let left = |group: usize, n: usize| group as f64 + 0.08 + n as f64 * 0.145;
-        for (n, subject) in subjects() {
-            let own = bars.iter().filter(|bar| bar.1 == n);
-            let style = COLOURS[n].filled();
-            chart
-                .draw_series(own.clone().map(|&(group, n, ns)| {
-                    Rectangle::new([(left(group, n), 0.1), (left(group, n) + 0.13, ns.max(0.1))], style)
-                }))?
-                .label(subject.name())
-                .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], style));
-            chart.draw_series(own.map(|&(group, n, ns)| {
-                Text::new(format!("{ns:.1}"), (left(group, n), ns.max(0.1) * 1.22), ("sans-serif", 11))
-            }))?;
+fn rect(out: &mut String, class: &str, (x, y): (f64, f64), (width, height): (f64, f64)) {
+    let _ = writeln!(
+        out,
+        r#"<rect class="{class}" x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}"/>"#
+    );
+}
+
+fn line(out: &mut String, class: &str, x: f64, (from, to): (f64, f64)) {
+    let _ = writeln!(out, r#"<line class="{class}" x1="{x:.1}" x2="{x:.1}" y1="{from:.0}" y2="{to:.0}"/>"#);
+}
+
+/// The steps of the scale: at most eight lines.
+fn step(most: f64) -> f64 {
+    [0.25, 0.5, 1.0, 2.0, 5.0].into_iter().find(|step| most / step <= 8.0).unwrap_or(10.0)
+}
+
+/// Draws the groups below each other, on one scale.
+#[must_use]
+pub fn svg(title: &str, groups: &[Group]) -> String {
+    let bars = || groups.iter().flat_map(|group| &group.rows).flat_map(|(_, bars)| bars);
+    let most = bars().map(|bar| bar.ratio).fold(1.25, f64::max);
+    let x = |ratio: f64| LEFT + ratio / most * (RIGHT - LEFT);
+    let mut body = String::new();
+    text(&mut body, "g", (16.0, 26.0), "start", title);
+    let mut y = 40.0;
+    for group in groups.iter().filter(|group| !group.rows.is_empty()) {
+        y += 22.0;
+        text(&mut body, "g", (16.0, y), "start", group.heading);
+        y += 8.0;
+        let mut at = LEFT;
+        for (series, name) in group.series.into_iter().enumerate() {
+            if group.rows.iter().flat_map(|(_, bars)| bars).any(|bar| bar.series == series) {
+                rect(&mut body, &format!("b{series}"), (at, y + 2.0), (BAR, BAR));
+                text(&mut body, "s", (at + 18.0, y + 12.0), "start", name);
+                at += 40.0 + name.len() as f64 * CHARACTER;
+            }
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .border_style(BLACK)
-            .background_style(WHITE)
-            .draw()?;
-        for (group, (label, _)) in groups.iter().enumerate() {
-            let (x, _) = chart.backend_coord(&(left(group, 0), 0.1));
-            root.draw(&Text::new(*label, (x, SIZE.1 as i32 - 44), ("sans-serif", 14)))?;
+        rect(&mut body, "over", (at, y + 2.0), (BAR, BAR));
+        text(&mut body, "s", (at + 18.0, y + 12.0), "start", "more than the peer");
+        y += 24.0;
+        let height = |bars: &[Bar]| bars.len() as f64 * (BAR + 2.0) + 6.0;
+        let end = y + group.rows.iter().map(|(_, bars)| height(bars)).sum::<f64>();
+        let each = step(most);
+        for n in 0..=(most / each).floor() as u32 {
+            let ratio = f64::from(n) * each;
+            let class = if (ratio - 1.0).abs() < f64::EPSILON { "peer" } else { "grid" };
+            line(&mut body, class, x(ratio), (y - 4.0, end));
+            text(&mut body, "s", (x(ratio), end + 14.0), "middle", &format!("{ratio}"));
         }
-        root.present()?;
+        for (label, bars) in &group.rows {
+            let middle = y + (height(bars) - 6.0) / 2.0;
+            text(&mut body, "t", (LEFT - 10.0, middle + 4.0), "end", label);
+            for (n, bar) in bars.iter().enumerate() {
+                let top = y + n as f64 * (BAR + 2.0);
+                let class = format!("b{}", bar.series);
+                rect(&mut body, &class, (LEFT, top), (x(bar.ratio.min(1.0)) - LEFT, BAR));
+                if bar.ratio > 1.0 {
+                    rect(&mut body, "over", (x(1.0), top), (x(bar.ratio) - x(1.0), BAR));
+                }
+                // No line of the scale goes through the figures.
+                let size = (bar.label.chars().count() as f64 * CHARACTER, BAR);
+                rect(&mut body, "bg", (x(bar.ratio) + 4.0, top), size);
+                text(&mut body, "s", (x(bar.ratio) + 6.0, top + 10.0), "start", &bar.label);
+            }
+            y += height(bars);
+        }
+        y = end + 18.0;
     }
-    Ok(text)
+    let height = y + 8.0;
+    let mut out =
+        format!("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\">\n{STYLE}");
+    rect(&mut out, "bg", (0.0, 0.0), (WIDTH, height));
+    out + &body + "</svg>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(label: &str, ratio: f64) -> Group {
+        let bar = Bar { series: 1, ratio, label: "1,234 of 1,234 ns".to_owned() };
+        Group {
+            heading: "calls & peers",
+            series: ["direct path", "verbs"],
+            rows: vec![(label.to_owned(), vec![bar])],
+        }
+    }
+
+    /// The left and right ends of all texts.
+    fn ends(svg: &str) -> Vec<(f64, f64)> {
+        let number = |line: &str, name: &str| -> f64 {
+            let rest = line.split(&format!(" {name}=\"")).nth(1).unwrap();
+            rest.split('"').next().unwrap().parse().unwrap()
+        };
+        let texts = svg.lines().filter(|line| line.starts_with("<text"));
+        let end = |line: &str| {
+            let inside = line.split('>').nth(1).unwrap().split('<').next().unwrap();
+            let (x, width) = (number(line, "x"), inside.chars().count() as f64 * CHARACTER);
+            match line {
+                _ if line.contains("\"end\"") => (x - width, x),
+                _ if line.contains("\"middle\"") => (x - width / 2.0, x + width / 2.0),
+                _ => (x, x + width),
+            }
+        };
+        texts.map(end).collect()
+    }
+
+    #[test]
+    fn nothing_runs_off_the_edge() {
+        for ratio in [0.01, 1.0, 3.9, 40.0] {
+            let svg = svg(
+                "Time of a call, relative to the peer's",
+                &[group("dat_evd_dequeue of a receive", ratio)],
+            );
+            let ends = ends(&svg);
+            assert!(ends.len() >= 5, "{svg}");
+            assert!(ends.iter().all(|(from, to)| *from >= 0.0 && *to <= WIDTH), "{ends:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_above_the_peer_has_its_own_colour() {
+        let bars = |ratio| svg("", &[group("a", ratio)]).matches("class=\"over\"").count();
+        // One is the legend.
+        assert_eq!((bars(0.9), bars(1.1)), (1, 2));
+        assert!(!svg("", &[Group { rows: vec![], ..group("a", 1.0) }]).contains("calls"));
+    }
 }

@@ -1,7 +1,7 @@
 //! The latencies that dtest of the dapl project reports for each provider. DAT programs have long
 //! been compared by these figures.
 
-use std::{collections::BTreeMap, fs, io, path::Path, process::Command};
+use std::{collections::BTreeMap, fs, process::Command};
 
 use anyhow::{Context, Result, bail};
 use comfy_table::Table;
@@ -158,24 +158,29 @@ impl Latencies {
         table
     }
 
-    /// Writes a JSON array of objects with the keys `figure`, `end`, `subject` and `us`.
-    ///
-    /// # Errors
-    ///
-    /// The error of the file system.
-    pub fn write_json(&self, path: &Path) -> io::Result<()> {
-        let lines: Vec<_> = self
-            .0
-            .iter()
-            .map(|(&(figure, end, subject), all)| {
-                let (name, end, us) = (FIGURES[figure].0, ENDS[end], median(all));
-                format!(
-                    "  {{\"figure\": \"{name}\", \"end\": \"{end}\", \"subject\": \"{subject}\", \"us\": {us:.2}}}"
-                )
-            })
-            .collect();
-        fs::write(path, format!("[\n{}\n]\n", lines.join(",\n")))
+    /// The medians.
+    pub fn lines(&self) -> Vec<Line> {
+        let line = |(&(figure, end, subject), all): (&(usize, usize, &str), &Vec<f64>)| Line {
+            figure: FIGURES[figure].0.to_owned(),
+            end: ENDS[end].to_owned(),
+            subject: subject.to_owned(),
+            us: (median(all) * 100.0).round() / 100.0,
+        };
+        self.0.iter().map(line).collect()
     }
+}
+
+/// The median of one figure.
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+pub struct Line {
+    /// What dtest times.
+    pub figure: String,
+    /// Server or client.
+    pub end: String,
+    /// The name of the subject.
+    pub subject: String,
+    /// Microseconds.
+    pub us: f64,
 }
 
 /// The figures that this end prints, with their places in [`FIGURES`].

@@ -15,6 +15,7 @@ pub mod dtest;
 pub mod host;
 pub mod libmlx5;
 pub mod nothing;
+pub mod page;
 pub mod path;
 pub mod plan;
 pub mod provider;

@@ -1,11 +1,12 @@
 //! The rows of the report, as a table for people and as JSON for programs.
 
-use std::{fmt::Write as _, io, path::Path};
+use std::path::Path;
 
+use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::{
-    plan::{Spec, Subject},
+    plan::{Spec, Subject, plan},
     sample::Timing,
 };
 
@@ -35,43 +36,101 @@ pub fn reference(rows: &[Row], row: &Row) -> Option<Row> {
     if subject == row.subject { None } else { find(rows, subject, row.spec).copied() }
 }
 
-/// The rows as a JSON array of objects.
-pub fn to_json(rows: &[Row]) -> String {
-    let mut out = String::from("[\n");
-    for (n, Row { spec, subject, timing, instructions, locked }) in rows.iter().enumerate() {
-        let or_null = |count: &Option<f64>| count.map_or("null".to_owned(), |i| format!("{i:.2}"));
-        let (instructions, locked) = (or_null(instructions), or_null(locked));
-        let comma = if n + 1 < rows.len() { "," } else { "" };
-        let _ = writeln!(
-            out,
-            "  {{\"case\": \"{}\", \"subject\": \"{}\", \"batch\": {}, \"segments\": {}, \"depth\": {}, \
-             \"ns_per_op\": {:.3}, \"p50_ns\": {:.3}, \"p99_ns\": {:.3}, \"p999_ns\": {:.3}, \
-             \"instructions_per_op\": {instructions}, \"locked_per_op\": {locked}}}{comma}",
-            spec.case.name(),
-            subject.name(),
-            spec.batch,
-            spec.segments,
-            spec.depth,
-            timing.mean,
-            timing.p50,
-            timing.p99,
-            timing.p999,
-        );
-    }
-    out.push_str("]\n");
-    out
+/// A row as the report has it.
+#[derive(serde::Deserialize, serde::Serialize)]
+struct Entry {
+    case: String,
+    subject: String,
+    batch: u32,
+    segments: u32,
+    depth: u32,
+    ns_per_op: f64,
+    p50_ns: f64,
+    p99_ns: f64,
+    p999_ns: f64,
+    instructions_per_op: Option<f64>,
+    locked_per_op: Option<f64>,
 }
 
-/// Writes the JSON; creates the folder.
+/// Thousandths are more than the clock tells.
+fn rounded(figure: f64) -> f64 {
+    (figure * 1000.0).round() / 1000.0
+}
+
+impl From<&Row> for Entry {
+    fn from(Row { spec, subject, timing, instructions, locked }: &Row) -> Self {
+        Self {
+            case: spec.case.name().to_owned(),
+            subject: subject.name().to_owned(),
+            batch: spec.batch,
+            segments: spec.segments,
+            depth: spec.depth,
+            ns_per_op: rounded(timing.mean),
+            p50_ns: rounded(timing.p50),
+            p99_ns: rounded(timing.p99),
+            p999_ns: rounded(timing.p999),
+            instructions_per_op: instructions.map(rounded),
+            locked_per_op: locked.map(rounded),
+        }
+    }
+}
+
+impl Entry {
+    /// `None` if there is no such case or subject any more.
+    fn row(&self) -> Option<Row> {
+        let Self { batch, segments, depth, .. } = *self;
+        let specs = [true, false].into_iter().flat_map(plan);
+        let case = specs.map(|spec| spec.case).find(|case| case.name() == self.case)?;
+        let timing = Timing { mean: self.ns_per_op, p50: self.p50_ns, p99: self.p99_ns, p999: self.p999_ns };
+        Some(Row {
+            spec: Spec { case, batch, segments, depth },
+            subject: Subject::by_name(&self.subject)?,
+            timing,
+            instructions: self.instructions_per_op,
+            locked: self.locked_per_op,
+        })
+    }
+}
+
+/// Writes the rows as a JSON array of objects.
 ///
 /// # Errors
 ///
 /// The error of the file system.
-pub fn write_json(rows: &[Row], path: &Path) -> io::Result<()> {
+pub fn write(rows: &[Row], path: &Path) -> Result<()> {
+    write_json(&rows.iter().map(Entry::from).collect::<Vec<_>>(), path)
+}
+
+/// The rows of a report that [`write`] has written.
+///
+/// # Errors
+///
+/// The error of the file system; a text if it is no report.
+pub fn read(path: &Path) -> Result<Vec<Row>> {
+    Ok(read_json::<Vec<Entry>>(path)?.iter().filter_map(Entry::row).collect())
+}
+
+/// Writes a value as JSON; creates the folder.
+///
+/// # Errors
+///
+/// The error of the file system.
+pub fn write_json(value: &impl serde::Serialize, path: &Path) -> Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    std::fs::write(path, to_json(rows))
+    let text = serde_json::to_string_pretty(value)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Reads what [`write_json`] has written.
+///
+/// # Errors
+///
+/// The error of the file system; that of the text.
+pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no report", path.display()))
 }
 
 /// An empty table in the style of this project. Columns from the `left`-th on hold numbers.
@@ -142,13 +201,17 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_every_key_and_null_counts() {
-        assert_eq!(
-            to_json(&[row(Subject::Mlx5Direct, 1.5)]),
-            "[\n  {\"case\": \"poll\", \"subject\": \"mlx5-direct\", \"batch\": 1, \"segments\": 1, \"depth\": 7, \
-             \"ns_per_op\": 1.500, \"p50_ns\": 1.000, \"p99_ns\": 2.000, \"p999_ns\": 3.250, \
-             \"instructions_per_op\": null, \"locked_per_op\": null}\n]\n"
+    fn a_report_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/report.json");
+        let rows = [row(Subject::Mlx5Direct, 1.5), row(Subject::Verbs, 1234.567)];
+        write(&rows, &path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(
+            text.contains("\"ns_per_op\": 1234.567") && text.contains("\"locked_per_op\": null"),
+            "{text}"
         );
+        assert_eq!(format!("{:?}", read(&path).unwrap()), format!("{rows:?}"));
     }
 
     #[test]

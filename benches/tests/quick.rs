@@ -60,7 +60,7 @@ fn quick(arguments: &[&str]) -> Result<Vec<Value>, Failed> {
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
     }
-    let chart = std::fs::read_to_string(report.with_extension("svg"))?;
+    let chart = std::fs::read_to_string(report.with_file_name("time.svg"))?;
     assert!(chart.starts_with("<svg") && chart.trim_end().ends_with("</svg>"), "{chart}");
     let Value::Array(rows) = serde_json::from_str(&std::fs::read_to_string(&report)?)? else {
         return Err("the report is not a list".into());

@@ -93,7 +93,9 @@ fn problem(reference: &Reference<'_>) -> Option<String> {
 
 #[test]
 fn every_file_and_name_on_the_page_exists() {
-    for (name, at_least) in [("ARCHITECTURE.md", 120), ("mlx5-direct/verbs/README.md", 15), ("CONTRIBUTING.md", 3)] {
+    for (name, at_least) in
+        [("ARCHITECTURE.md", 120), ("mlx5-direct/verbs/README.md", 15), ("CONTRIBUTING.md", 3)]
+    {
         let page = without_layers(&page(name));
         let references: Vec<_> = code_spans(&page).into_iter().filter_map(reference).collect();
         assert!(references.len() >= at_least, "{name}: only {} references were found", references.len());

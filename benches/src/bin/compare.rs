@@ -7,9 +7,9 @@ use clap::Parser;
 use doorbell_benches::{
     aims, build, build_empty,
     case::{COUNTED_RUNS, counted, trapped},
-    chart, count,
+    count,
     dat::{DatPost, Stepper, library},
-    device, dtest, host, libmlx5,
+    device, dtest, host, libmlx5, page,
     plan::{Spec, Subject, plan},
     report,
     report::Row,
@@ -46,7 +46,10 @@ struct Args {
     /// Do not count instructions.
     #[arg(long)]
     no_instructions: bool,
-    /// Where to write the report; the chart goes beside it.
+    /// Measure nothing: write page and charts of the report that is there.
+    #[arg(long)]
+    page: bool,
+    /// Where to write the report; the page of results and the charts go beside it.
     #[arg(long, default_value = "target/bench/report.json")]
     out: PathBuf,
     /// In a separate process: time the n-th case of the plan.
@@ -96,7 +99,15 @@ fn main() -> Result<()> {
     if let Some(n) = args.trap {
         return trap_here(&args, n);
     }
-    measure(&args)
+    if args.page { write_page(&args) } else { measure(&args) }
+}
+
+/// Writes the page and the charts of the report that is there.
+fn write_page(args: &Args) -> Result<()> {
+    let folder = args.out.parent().context("a report is in a folder")?;
+    let run = report::read_json(&folder.join("run.json"))?;
+    let latencies: Vec<_> = report::read_json(&folder.join("dtest.json"))?;
+    page::write(folder, &run, &report::read(&args.out)?, &latencies)
 }
 
 /// Times one case of one subject, as the parent process asks.
@@ -257,15 +268,17 @@ fn measure(args: &Args) -> Result<()> {
     if let Ok(load) = std::fs::read_to_string("/proc/loadavg") {
         println!("load now: {}", load.trim());
     }
-    println!("{}", host::pages_taken(Duration::from_secs(1)));
-    report::write_json(&rows, &args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
-    if with_dtest {
-        let path = args.out.with_file_name("dtest.json");
-        latencies.write_json(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    let svg = args.out.with_extension("svg");
-    chart::write_svg(&rows, &svg)?;
-    println!("written: {} and {}", args.out.display(), svg.display());
+    let memory = host::pages_taken(Duration::from_secs(1)).to_string();
+    println!("{memory}");
+    let folder = args.out.parent().context("a report is in a folder")?;
+    report::write(&rows, &args.out)?;
+    report::write_json(
+        &page::Run::here(device::named().unwrap_or("in software"), &memory),
+        &folder.join("run.json"),
+    )?;
+    report::write_json(&latencies.lines(), &folder.join("dtest.json"))?;
+    write_page(args)?;
+    println!("written: {} and, beside it, RESULTS.md and the charts", args.out.display());
     Ok(())
 }
 
