@@ -1,0 +1,10 @@
+//! An order gateway.
+#![forbid(unsafe_code)]
+pub mod book;
+pub mod market;
+pub mod naive;
+pub mod ouch;
+pub mod outbox;
+pub mod rules;
+pub mod session;
+pub mod table;
