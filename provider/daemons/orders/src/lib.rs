@@ -1,6 +1,8 @@
 //! An order gateway.
 #![forbid(unsafe_code)]
 pub mod book;
+pub mod journal;
+pub mod login;
 pub mod market;
 pub mod naive;
 pub mod ouch;

@@ -593,6 +593,9 @@ fn no_order_allocates() {
                     market.handle(session, Inbound::Enter(&order))
                 }
             };
+            if market.open_orders() > 400 {
+                market.gone(session);
+            }
             while market.sessions.take_dirty().is_some() {}
         }
         accepted = market.totals().0;
