@@ -16,6 +16,7 @@ fn main() {
         events_of_every_stream_make_it_readable,
         a_poll_without_events_does_not_block,
         the_listener_is_the_only_waiter,
+        an_ended_wait_leaves_no_signal,
         the_cno_is_triggered_only_without_a_wait,
         a_threshold_is_waited_for,
         another_threshold_begins_another_wait,
@@ -145,6 +146,24 @@ fn the_listener_is_the_only_waiter() {
     begin(&mut listener, 1);
     drop(listener);
     allowed(&evd);
+}
+
+/// A wait that was ended before its event was taken does not make the descriptor readable for ever.
+fn an_ended_wait_leaves_no_signal() {
+    let rig = Rig::new();
+    let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    let mut listener = EvdListener::new(&evd).unwrap();
+    begin(&mut listener, 1);
+    evd.post_software_event(3).unwrap();
+    assert!(readable(&listener, LONG));
+    listener.cancel();
+    assert!(matches!(evd.dequeue().unwrap().data, EventData::Software(3)));
+
+    assert!(listener.poll(1).unwrap().is_none());
+    assert!(!readable(&listener, Duration::ZERO), "readable without an event");
+    evd.post_software_event(4).unwrap();
+    assert!(readable(&listener, LONG));
+    assert!(matches!(await_event(&mut listener, 1).event.data, EventData::Software(4)));
 }
 
 /// Also R250.

@@ -88,8 +88,8 @@ impl EvdListener {
     /// Ends the wait that the last poll has left, if it has: other threads may dequeue and wait,
     /// and the CNO is triggered again. No event is lost.
     pub fn cancel(&mut self) {
-        if self.wait.take().is_some() {
-            self.evd.inner.end_wait();
+        if let Some((_, wait)) = self.wait.take() {
+            self.evd.inner.cancel_wait(&wait);
         }
     }
 

@@ -253,6 +253,15 @@ impl EvdInner {
         self.waited();
     }
 
+    /// Ends a wait after a step that may have armed the CQ. A signal that was sent in the meantime
+    /// does not wake the next wait, whose first step looks at the queue.
+    pub(crate) fn cancel_wait(&self, wait: &Wait) {
+        if wait.armed {
+            self.wake.clear();
+        }
+        self.end_wait();
+    }
+
     /// The step of a wait that does not block its thread: takes the event that ends the wait, or
     /// arms the CQ. Without an event, one of [`EvdInner::descriptors`] becomes readable when the
     /// next step may find one.
