@@ -20,9 +20,9 @@
 use crate::{
     barrier,
     cqe::{self, Completion, CqeError, Message, RawCqe, RecvCqe, ScatteredRecv, ScatteredSend, SendCqe},
-    dbrec::CqDbRec,
+    doorbell::CqDbRec,
+    doorbell::Uar,
     queue_mem::{CqLayout, CqeMem, CqeRef},
-    uar::Uar,
 };
 
 mod clean;

@@ -117,7 +117,7 @@
 //! into libmlx5, and what takes its queues over.
 
 mod be;
-mod dbrec;
+mod doorbell;
 mod error;
 #[cfg(feature = "tokio")]
 mod event_future;
@@ -127,7 +127,6 @@ mod position;
 mod slot_map;
 mod table;
 mod take_over;
-mod uar;
 
 pub mod barrier;
 pub mod cq;

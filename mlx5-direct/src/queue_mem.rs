@@ -13,9 +13,9 @@ use std::sync::Arc;
 use volatile::VolatilePtr;
 
 use crate::{
-    dbrec::{CounterDbRec, CqDbRec},
+    doorbell::Uar,
+    doorbell::{CounterDbRec, CqDbRec},
     memory::Keep,
-    uar::Uar,
     wqe,
 };
 

@@ -9,7 +9,7 @@
 //! ([`Cq::clean`](crate::Cq::clean)), and call [`Rq::reset`].
 
 use crate::{
-    dbrec::CounterDbRec,
+    doorbell::CounterDbRec,
     dv::RecvWrs,
     queue_mem::{RqLayout, RqMem},
     srq::{BatchError, PostError},

@@ -35,24 +35,22 @@
 use std::collections::TryReserveError;
 
 use crate::{
-    dbrec::CounterDbRec,
-    memory::{Registers, Target},
+    doorbell::{CounterDbRec, SendRegister},
     position::{REQUEST, REQUEST_SHIFT, block},
     queue_mem::{Cookie, Record, SqCaps, SqLayout, SqMem, Transport},
-    uar::{BLUEFLAME_BYTES, SendRegister},
     wqe::{
         SEGMENT_BYTES,
-        send::{BLOCK_BYTES, BLOCK_UNITS, INLINE_HEADER_BYTES, MAX_UNITS, flag, flags_word},
+        send::{BLOCK_UNITS, INLINE_HEADER_BYTES, MAX_UNITS, flag, flags_word},
     },
-    wr::{Data, Wr},
 };
 
-pub use crate::uar::{HeldRegisters, hold_registers};
+pub use crate::doorbell::{HeldRegisters, hold_registers};
 
 mod batch;
 mod chain;
 mod complete;
 mod list;
+mod post;
 mod prepared;
 mod staged;
 
@@ -188,64 +186,6 @@ impl Sq {
 }
 
 impl<C: Cookie> Sq<C> {
-    /// Posts one request. Straight-line code writes a request of up to four units (one block) and
-    /// rings it by BlueFlame.
-    ///
-    /// # Errors
-    ///
-    /// [`SendError`]; nothing was written.
-    #[inline(always)]
-    pub fn post<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
-        if self.post_in_span(&wr, cookie) { Ok(()) } else { self.ring_any(wr, cookie) }
-    }
-
-    /// Posts a request of up to four units (one block) if blocks are left in the span that
-    /// [`post`](Self::post) or [`find_span`](Self::find_span) has found, and the request needs no
-    /// fence. Otherwise returns false and posts nothing. Straight-line code without a call.
-    #[inline(always)]
-    pub fn post_in_span<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
-        let units = wr.units();
-        if !(2..=BLOCK_UNITS).contains(&units) || wr.is_fenced() || wr.changes_key() {
-            return false;
-        }
-        let qpn = self.qpn();
-        let ctrl = wr.ctrl(units).words(0, 0);
-        let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(mut place) = self.wqes.next_block(cookie, register) else { return false };
-        let ctrl = place.ctrl(ctrl);
-        if wr.in_registers() {
-            let mut wqe = Registers::new(ctrl);
-            wr.write_body(&mut wqe, qpn);
-            place.ring_registers(&wqe, dbrec, register);
-        } else {
-            wr.write_body(&mut place.body(), qpn);
-            place.ring_written(ctrl, dbrec, register);
-        }
-        true
-    }
-
-    /// Finds the span of free blocks for [`post_in_span`](Self::post_in_span).
-    #[inline(never)]
-    pub fn find_span(&mut self) {
-        self.aim();
-    }
-
-    /// Counts the requests that may be posted without any other check, and finds the place of the
-    /// next.
-    ///
-    /// [`complete`](Self::complete) does not count: what it releases is found here, as soon as the
-    /// requests counted before are used up.
-    fn aim(&mut self) {
-        self.stay_near();
-        self.find_blocks();
-    }
-
-    /// As [`aim`](Self::aim), where something may refer to a position.
-    #[inline]
-    fn find_blocks(&mut self) {
-        self.wqes.aim(self.free() & self.open);
-    }
-
     /// Takes the position back before it can overflow, after 2^46 requests. So a larger position is
     /// always a later one. Call this only while nothing refers to a position.
     #[inline(always)]
@@ -276,61 +216,6 @@ impl<C: Cookie> Sq<C> {
         self.wqes.set_position(self.at() - back);
     }
 
-    /// Handles the requests that [`post`](Self::post) does not: several blocks, fences, a full
-    /// queue, a register that takes doorbells only.
-    #[cold]
-    #[inline(never)]
-    fn ring_any<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
-        self.aim();
-        if self.post_in_span(&wr, cookie) {
-            return Ok(());
-        }
-        let first = self.at();
-        let outcome = self.write(wr, cookie);
-        if outcome.is_ok() {
-            self.publish(first, block(first));
-        }
-        self.aim();
-        outcome
-    }
-
-    /// Writes a request at the position and advances the position. The device does not know of the
-    /// request yet. Call [`aim`](Self::aim) afterwards.
-    #[inline(always)]
-    fn write<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
-        let units = wr.units();
-        let blocks = units.div_ceil(BLOCK_UNITS) as u32;
-        if units > MAX_UNITS || blocks > self.max_blocks {
-            return Err(SendError::TooLong);
-        }
-        if self.free() == 0 {
-            return Err(SendError::Full);
-        }
-        let block = block(self.at());
-        let fence = if wr.is_fenced() { flag::FENCE } else { self.fence_due };
-        let fence_due = if wr.changes_key() { flag::SMALL_FENCE } else { 0 };
-        let [first, second] = self.ctrl_words(&wr, units, block);
-        let ctrl = [first, second | flags_word(fence)];
-        let qpn = self.qpn();
-        self.wqes.write(block, units, |out| {
-            out.push(ctrl);
-            wr.write_body(out, qpn);
-        });
-        let after = self.at().wrapping_add(REQUEST + u64::from(blocks));
-        self.wqes.set_record(block, Record { cookie, after });
-        self.wqes.set_position(after);
-        // Changes together with the position: an empty chain has nothing to take back.
-        self.set_fence_due(fence_due);
-        Ok(())
-    }
-
-    /// The control segment of a request at `block`, without a fence.
-    #[inline(always)]
-    fn ctrl_words<D: Data>(&self, wr: &Wr<D>, units: usize, block: u32) -> [u64; 2] {
-        let [first, second] = wr.ctrl(units).words(self.qpn_word, block as u16);
-        [first, second | self.base_flags]
-    }
-
     fn set_fence_due(&mut self, fence: u8) {
         self.fence_due = fence;
         self.open = if fence == 0 { u32::MAX } else { 0 };
@@ -345,36 +230,6 @@ impl<C: Cookie> Sq<C> {
         self.wqes.set_position(at);
         self.set_fence_due(fence_due);
         self.aim();
-    }
-
-    /// Hands everything from position `first` on to the device: the record, then the register.
-    /// `last` is the first block of the last request.
-    #[inline(always)]
-    fn publish(&mut self, first: u64, last: u32) {
-        /// How far the largest request that BlueFlame can copy moves the position.
-        const ONE: u64 = REQUEST + (BLUEFLAME_BYTES as usize / BLOCK_BYTES) as u64;
-        self.dbrec.publish(self.at() as u16);
-        let behind = self.at().wrapping_sub(first);
-        if behind <= ONE && self.register.takes_blueflame() {
-            self.blueflame(last, block(behind));
-        } else {
-            self.register.doorbell(self.wqes.first_word(last));
-        }
-    }
-
-    /// Rings with one request, which has several blocks or was posted in a way for several
-    /// requests.
-    #[cold]
-    #[inline(never)]
-    fn blueflame(&mut self, first: u32, blocks: u32) {
-        // BlueFlame does not pay for a WQE that is only a control segment.
-        if self.wqes.units_of(first) > 1 {
-            self.register.begin();
-            self.wqes.blueflame(first, blocks, &mut self.register);
-            self.register.end();
-        } else {
-            self.register.doorbell(self.wqes.first_word(first));
-        }
     }
 
     /// Position of the next request.
@@ -454,7 +309,7 @@ impl<C: Cookie> Sq<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wr::Inline;
+    use crate::wr::{Inline, Wr};
 
     /// Moves position and records on, as if that many requests more had been posted and released.
     fn go_far(sq: &mut Sq, requests: u64) {

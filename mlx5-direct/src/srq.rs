@@ -16,7 +16,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::{
-    dbrec::CounterDbRec,
+    doorbell::CounterDbRec,
     queue_mem::{Cookies, Fill, SrqLayout, Words, WqeMem},
     slot_map::SlotMap,
     wqe::{DataSeg, WqeIndex},

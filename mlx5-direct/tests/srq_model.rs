@@ -197,19 +197,19 @@ fn a_limited_run_stops_and_other_posts_continue() {
     let (layout, _device) = SrqLayout::on_heap(64, 32).unwrap();
     let mut srq = Srq::new(layout, 40).unwrap();
     let seg = DataSeg::new(0x1000, 64, 7);
-    assert_eq!(srq.post_one_in_run(seg, 0), None, "nobody has searched yet");
+    assert_eq!(srq.post_one_fast(seg, 0), None, "nobody has searched yet");
     srq.post_one(seg, 0).unwrap();
     assert_eq!(srq.next_slots(), 1..=40);
     assert_eq!(srq.limit_run(3), 3);
     for n in 1..=3 {
-        assert_eq!(srq.post_one_in_run(seg, n), Some(WqeIndex(n as u16)));
+        assert_eq!(srq.post_one_fast(seg, n), Some(WqeIndex(n as u16)));
     }
-    assert_eq!((srq.post_one_in_run(seg, 4), srq.plain_run()), (None, 0));
-    assert_eq!(srq.post_list_in_run(&[seg], |seg| Some(*seg), 4), None, "lists have the same limit");
+    assert_eq!((srq.post_one_fast(seg, 4), srq.plain_run()), (None, 0));
+    assert_eq!(srq.post_list_fast(&[seg], |seg| Some(*seg), 4), None, "lists have the same limit");
     assert_eq!(srq.post_one(seg, 4), Ok(WqeIndex(4)));
     assert_eq!(srq.limit_run(100), 35, "no more than the run has");
     assert_eq!((srq.count(), srq.posted(), srq.limit_run(0)), (5, 5, 0));
-    assert_eq!(srq.post_one_in_run(seg, 5), None);
+    assert_eq!(srq.post_one_fast(seg, 5), None);
     srq.check();
 }
 
@@ -252,23 +252,23 @@ fn a_list_in_the_run_is_posted_whole_or_not_at_all() {
     let mut srq = Srq::new(layout, 10).unwrap();
     let one = DataSeg::new(9, 10, 20);
     let encode = |&n: &u64| (n < 100).then(|| DataSeg::new(n, 10, 20));
-    assert_eq!(srq.post_list_in_run(&[1, 2], encode, 0), None, "nobody has searched yet");
+    assert_eq!(srq.post_list_fast(&[1, 2], encode, 0), None, "nobody has searched yet");
     srq.post_one(one, 0).unwrap();
     device.take().unwrap();
     for refused in [&[1, 2, 100][..], &[100], &[1, 2, 3, 4]] {
-        assert_eq!(srq.post_list_in_run(refused, encode, 1), None);
+        assert_eq!(srq.post_list_fast(refused, encode, 1), None);
         assert_eq!((srq.count(), device.record()), (1, 1));
     }
     srq.post_one(one, 1).unwrap();
     assert_eq!(device.take().unwrap().segs, [(9, 10, 20)], "nothing is left of the refused list");
     for (n, list) in (2..).zip([&[1, 2, 3][..], &[1, 2], &[], &[1], &[3, 4]]) {
-        let slot = srq.post_list_in_run(list, encode, n).unwrap();
+        let slot = srq.post_list_fast(list, encode, n).unwrap();
         assert_eq!((slot, srq.cookie(slot)), (WqeIndex(n as u16), Ok(n)));
         let seen = list.iter().map(|&addr| (addr, 10, 20)).collect::<Vec<_>>();
         assert_eq!(device.take().unwrap().segs, seen);
     }
     // The last slots of the run: a link follows the tail, which a post in the run does not write.
-    while srq.post_list_in_run(&[5, 6], encode, 0).is_some() {}
+    while srq.post_list_fast(&[5, 6], encode, 0).is_some() {}
     assert_eq!((srq.next_slots(), srq.posted()), (10..=10, 10));
     srq.check();
 }
@@ -282,12 +282,12 @@ fn a_list_keeps_the_limit_of_the_run() {
     assert_eq!(srq.limit_run(3), 3);
     // The first list changes the layout of all slots.
     for n in 1..=3 {
-        assert_eq!(srq.post_list_in_run(&[seg; 2], |seg| Some(*seg), n), Some(WqeIndex(n as u16)));
+        assert_eq!(srq.post_list_fast(&[seg; 2], |seg| Some(*seg), n), Some(WqeIndex(n as u16)));
     }
-    assert_eq!(srq.post_list_in_run(&[seg; 2], |seg| Some(*seg), 4), None);
+    assert_eq!(srq.post_list_fast(&[seg; 2], |seg| Some(*seg), 4), None);
     assert_eq!((srq.limit_run(1), srq.count()), (0, 4), "one segment needs a terminator now");
-    assert!(srq.post_list_in_run(&[seg; 2], |seg| Some(*seg), 4).is_some());
-    assert!(srq.post_list_in_run(&[seg; 2], |seg| Some(*seg), 5).is_none());
+    assert!(srq.post_list_fast(&[seg; 2], |seg| Some(*seg), 4).is_some());
+    assert!(srq.post_list_fast(&[seg; 2], |seg| Some(*seg), 5).is_none());
     srq.check();
 }
 

@@ -259,7 +259,7 @@ fn one_short_send_leaves_the_queue_as_a_post_does() {
                 for n in 0..3 * BLOCKS {
                     // SAFETY: the request lives until the end of the call, with all that it names.
                     let list = || unsafe { SendWrs::new(&raw const wr) };
-                    if short.post_send_wr_in_span(&list()) {
+                    if short.post_send_wr_fast(&list()) {
                         fast += 1;
                     } else {
                         assert_eq!(short.post_send_wrs(list()), Ok(1));
@@ -292,7 +292,7 @@ fn one_short_send_leaves_the_queue_as_a_post_does() {
 #[test]
 fn the_short_way_takes_one_plain_send_only() {
     let (mut sq, mem) = queue();
-    sq.find_span();
+    sq.find_room();
     let before = contents(&mem);
     let mut two = [sge(0x1000, 8), sge(0x2000, 8)];
     let mut one = [sge(0x1000, 8)];
@@ -309,13 +309,13 @@ fn the_short_way_takes_one_plain_send_only() {
     ];
     for wr in &others {
         // SAFETY: the request lives until the end of the call, with all that it names.
-        assert!(!sq.post_send_wr_in_span(&unsafe { SendWrs::new(wr) }), "opcode {}", wr.opcode);
+        assert!(!sq.post_send_wr_fast(&unsafe { SendWrs::new(wr) }), "opcode {}", wr.opcode);
     }
     // SAFETY: null is an empty list.
-    assert!(!sq.post_send_wr_in_span(&unsafe { SendWrs::new(null::<ibv_send_wr>()) }));
+    assert!(!sq.post_send_wr_fast(&unsafe { SendWrs::new(null::<ibv_send_wr>()) }));
     assert_eq!((contents(&mem), sq.posted()), (before, 0));
     // SAFETY: as above.
-    assert!(sq.post_send_wr_in_span(&unsafe { SendWrs::new(&raw const behind) }));
+    assert!(sq.post_send_wr_fast(&unsafe { SendWrs::new(&raw const behind) }));
 }
 
 /// Requests of one segment and others in one list; and which error a full SRQ gives.
@@ -382,12 +382,12 @@ fn one_receive_is_posted_the_short_way_while_the_run_lasts() {
     let [none, one, two, most, too_many] = [0, 1, 2, 3, 4].map(|num_sge| wr(num_sge, null_mut()));
     let list = wr(1, (&raw const one).cast_mut());
     // SAFETY: the requests live until the end of the call, with all that they name.
-    let mut short = |wr: &ibv_recv_wr| srq.post_recv_wr_in_run(&unsafe { RecvWrs::new(wr) });
+    let mut short = |wr: &ibv_recv_wr| srq.post_recv_wr_fast(&unsafe { RecvWrs::new(wr) });
     // The first post finds the run.
     assert!(!short(&one));
     srq.post_one(DataSeg::new(1, 2, 3), 4).unwrap();
     // SAFETY: as above.
-    let mut short = |wr: &ibv_recv_wr| srq.post_recv_wr_in_run(&unsafe { RecvWrs::new(wr) });
+    let mut short = |wr: &ibv_recv_wr| srq.post_recv_wr_fast(&unsafe { RecvWrs::new(wr) });
     assert!(!short(&too_many) && !short(&list));
     let posted = [(&two, 2), (&one, 1), (&most, 3), (&none, 0), (&one, 1)];
     assert!(posted.iter().all(|(wr, _)| short(wr)));

@@ -4,7 +4,7 @@ use super::Cq;
 use crate::{
     barrier,
     cqe::{self, Message, PlainKind, RawCqe},
-    dbrec::CqDbRec,
+    doorbell::CqDbRec,
     queue_mem::{CqeMem, CqeRef},
 };
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::{RqMem, SqMem, aligned};
 use crate::{
-    dbrec::CounterDbRec,
+    doorbell::CounterDbRec,
+    doorbell::{BLUEFLAME_BYTES, SendRegister},
     error::LayoutError,
     memory::{HeapMem, HeapView, Keep},
-    uar::{BLUEFLAME_BYTES, SendRegister},
     wqe::{
         MAX_WQE_COUNT, SEGMENT_BYTES,
         send::{BLOCK_BYTES, MAX_BLOCKS},

@@ -87,11 +87,11 @@ impl<C: Cookie> Chain<'_, C> {
         Ok(())
     }
 
-    /// As [`push`](Self::push), in the most common case, as [`Sq::post_in_span`]. Otherwise returns
+    /// As [`push`](Self::push), in the most common case, as [`Sq::post_fast`]. Otherwise returns
     /// false, and the chain does not change. Straight-line code without a call, so that `wr` and
     /// `cookie` need no memory.
     #[inline(always)]
-    pub fn push_in_span<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
+    pub fn push_fast<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
         let at = self.sq.at();
         let pushed = self.sq.write_one_block(wr, cookie);
         if pushed {

@@ -76,11 +76,11 @@ pub struct WrListError {
 
 impl Sq {
     /// Posts a list of verbs work requests, if the list is one Send of a connected queue with one
-    /// segment and no fence, the WQE has one block, and blocks are left in the span that
-    /// [`find_span`](Self::find_span) or another post has found. Otherwise returns false and posts
+    /// segment and no fence, the WQE has one block, and blocks are left in the run that
+    /// [`find_room`](Self::find_room) or another post has found. Otherwise returns false and posts
     /// nothing. Straight-line code without a call.
     #[inline(always)]
-    pub fn post_send_wr_in_span(&mut self, wrs: &SendWrs<'_>) -> bool {
+    pub fn post_send_wr_fast(&mut self, wrs: &SendWrs<'_>) -> bool {
         match wrs.only_send() {
             Some(send) if send.is_inline() => self.ring_short_inline(&send),
             Some(send) => self.ring_one_segment(&send),

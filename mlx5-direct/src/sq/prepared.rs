@@ -150,7 +150,7 @@ impl<C: Cookie> Sq<C> {
         self.ring_any_prepared(&prepared, cookie)
     }
 
-    /// As [`post_in_span`](Self::post_in_span), with a prepared request.
+    /// As [`post_fast`](Self::post_fast), with a prepared request.
     #[inline(always)]
     fn ring_prepared(&mut self, prepared: &Prepared, cookie: C) -> bool {
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);

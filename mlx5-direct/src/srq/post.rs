@@ -79,7 +79,7 @@ impl Srq<AnySegments> {
     /// Otherwise returns `None`, and nothing was written. For callers that inline this path as
     /// straight-line code and handle the other case elsewhere.
     #[inline(always)]
-    pub fn post_one_in_run(&mut self, seg: impl Into<KeyedSeg>, cookie: u64) -> Option<WqeIndex> {
+    pub fn post_one_fast(&mut self, seg: impl Into<KeyedSeg>, cookie: u64) -> Option<WqeIndex> {
         let (index, mut slot) = self.wqes.take_fast()?;
         (seg.into(), cookie).fill(&mut slot, true);
         self.dbrec.publish(self.wqes.count_with(index) as u16);
@@ -91,7 +91,7 @@ impl Srq<AnySegments> {
     /// them. Otherwise returns `None`, and nothing was posted. For callers that check each segment:
     /// it is read once, and goes straight into the slot.
     #[inline(always)]
-    pub fn post_list_in_run<T, S: Into<KeyedSeg>>(
+    pub fn post_list_fast<T, S: Into<KeyedSeg>>(
         &mut self,
         list: &[T],
         encode: impl FnMut(&T) -> Option<S>,
@@ -111,10 +111,10 @@ impl Srq<AnySegments> {
         Some(WqeIndex(index as u16))
     }
 
-    /// Limits [`post_one_in_run`](Self::post_one_in_run) and
-    /// [`post_list_in_run`](Self::post_list_in_run) to `n` more receives, until another post has to
-    /// search; `post_one_in_run` only until a slot is returned. Returns how many receives
-    /// `post_one_in_run` will post. For callers with a limit of their own that changes rarely: they
+    /// Limits [`post_one_fast`](Self::post_one_fast) and
+    /// [`post_list_fast`](Self::post_list_fast) to `n` more receives, until another post has to
+    /// search; `post_one_fast` only until a slot is returned. Returns how many receives
+    /// `post_one_fast` will post. For callers with a limit of their own that changes rarely: they
     /// need not compare with it at each post.
     #[inline(always)]
     pub fn limit_run(&mut self, n: u32) -> u32 {
@@ -122,7 +122,7 @@ impl Srq<AnySegments> {
         self.plain_run()
     }
 
-    /// How many receives [`post_one_in_run`](Self::post_one_in_run) will post now, one after the
+    /// How many receives [`post_one_fast`](Self::post_one_fast) will post now, one after the
     /// other.
     #[inline(always)]
     pub fn plain_run(&self) -> u32 {
@@ -163,13 +163,13 @@ impl Srq<AnySegments> {
 
     /// Posts a chain of one verbs work request, but only if no search for the next free slot is
     /// needed and its segments fit into a slot. Otherwise returns false, and nothing was posted.
-    /// [`post_one_in_run`](Self::post_one_in_run) is shorter for a request with one segment
+    /// [`post_one_fast`](Self::post_one_fast) is shorter for a request with one segment
     /// ([`RecvWrs::only_single`]).
     #[inline(always)]
-    pub fn post_recv_wr_in_run(&mut self, wrs: &RecvWrs<'_>) -> bool {
+    pub fn post_recv_wr_fast(&mut self, wrs: &RecvWrs<'_>) -> bool {
         match wrs.only() {
             Some(wr) => {
-                self.post_list_in_run(wr.segments, |sge| Some(DataSeg::from_sge(sge)), wr.wr_id).is_some()
+                self.post_list_fast(wr.segments, |sge| Some(DataSeg::from_sge(sge)), wr.wr_id).is_some()
             }
             None => false,
         }

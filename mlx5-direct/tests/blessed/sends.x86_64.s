@@ -65,7 +65,7 @@ send_inline:
     mov %rdi,%r14
     mov %rsi,%r12
     mov %rbx,%rsi
-    call <mlx5_direct::sq::Sq<C>::ring_any>
+    call <mlx5_direct::sq::post::<impl mlx5_direct::sq::Sq<C>>::ring_any>
     movd placed(%rip),%xmm5
     movdqa placed(%rip),%xmm4
     mov %r14,%rdi
@@ -144,7 +144,7 @@ send_segment:
     mov %rdi,%r14
     mov %rsi,%r12
     mov %rbx,%rsi
-    call <mlx5_direct::sq::Sq<C>::ring_any>
+    call <mlx5_direct::sq::post::<impl mlx5_direct::sq::Sq<C>>::ring_any>
     xorps %xmm3,%xmm3
     movdqa placed(%rip),%xmm2
     mov %r14,%rdi

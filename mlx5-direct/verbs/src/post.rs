@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn post_send(
         && let Some(mut sq) = qp.send.try_lock_fast()
         && let Some(sq) = &mut *sq
         // SAFETY: valid requests by contract, during this call.
-        && sq.post_send_wr_in_span(&unsafe { SendWrs::new(list) })
+        && sq.post_send_wr_fast(&unsafe { SendWrs::new(list) })
     {
         return 0;
     }
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         && let Some(mut direct) = srq.direct.try_lock_fast()
         // SAFETY: valid requests by contract, during this call.
         && let Some((segment, cookie)) = unsafe { RecvWrs::new(list) }.only_single()
-        && direct.post_one_in_run(segment, cookie).is_some()
+        && direct.post_one_fast(segment, cookie).is_some()
     {
         return 0;
     }
@@ -207,7 +207,7 @@ unsafe extern "C" fn post_srq_recv_slow(
 unsafe fn post_to_srq(direct: &mut Srq, list: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: valid requests by contract, during this call.
     let wrs = unsafe { RecvWrs::new(list) };
-    if direct.post_recv_wr_in_run(&wrs) {
+    if direct.post_recv_wr_fast(&wrs) {
         return 0;
     }
     match direct.post_recv_wrs(wrs) {

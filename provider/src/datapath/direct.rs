@@ -7,7 +7,7 @@
 //! posts less the releases, so one read of a counter is enough, and the poster can take returned
 //! slots back many at a time.
 //!
-//! Both queues of a QP are driven here, too ([`queues`]). An EVD has one CQ for each SRQ whose EPs
+//! Both queues of a QP are driven here, too ([`sends`], [`receives`]). An EVD has one CQ for each SRQ whose EPs
 //! receive on it, and shared CQs for requests and for receives of EPs without an SRQ ([`cq`]). All
 //! CQs report to one channel. A CQ that is driven here cannot be resized. The CQ of an SRQ is
 //! created for the first EP of that SRQ, with room for as many entries as the SRQ can ever have (2
@@ -19,13 +19,16 @@
 mod adopt;
 mod cq;
 mod cqe;
-mod queues;
+mod receives;
+mod segments;
+mod sends;
 mod slots;
 mod srq;
 
 pub(crate) use self::adopt::{create_qp, load_driver, share, unsupported_reason};
 pub(crate) use self::cq::{DirectCqs, evd_of};
-pub(crate) use self::queues::{DirectReceives, DirectSends};
+pub(crate) use self::receives::DirectReceives;
+pub(crate) use self::sends::DirectSends;
 pub(crate) use self::srq::{DirectPoster, DirectSrq, MAX_DEPTH};
 use crate::memory::table;
 use mlx5_direct::Cookies;

@@ -100,10 +100,10 @@ impl PostSrq for DirectPoster {
         mut encode: impl FnMut(&LmrTriplet) -> Option<KeyedSeg>,
         cookie: u64,
     ) -> Fast {
-        // `limit` has limited the contiguous span to the number of free entries.
+        // `limit` has limited the run to the number of free entries.
         let posted = match iov {
-            [one] => encode(one).and_then(|segment| self.ring.post_one_in_run(segment, cookie)),
-            _ => self.ring.post_list_in_run(iov, encode, cookie),
+            [one] => encode(one).and_then(|segment| self.ring.post_one_fast(segment, cookie)),
+            _ => self.ring.post_list_fast(iov, encode, cookie),
         };
         if posted.is_some() { Fast::Posted } else { Fast::Nothing }
     }
@@ -187,7 +187,7 @@ impl DirectPoster {
     /// from `start`. Returns the word's index.
     fn reclaim(&mut self, start: u32) -> Option<u32> {
         let (word, bits) = self.slots.take_returned(start, self.words)?;
-        // A single slot may extend the ring's current span; then no search is needed.
+        // A single slot may extend the ring's current run; then no search is needed.
         if bits.is_power_of_two()
             && self.ring.complete(WqeIndex((word * u64::BITS + bits.trailing_zeros()) as u16)).is_ok()
         {

@@ -1,0 +1,132 @@
+//! Send queues on the direct path.
+//!
+//! Only the holder of the lock of the EP's requests uses the queue. It has the [`Request`] of each
+//! request that it has posted. [`DirectSends::push_fast`](PostSends::push_fast) is the one function
+//! of Sends, RDMA Writes and RDMA Reads of few segments; [`any`] has the others.
+
+use super::adopt::{self, Adopted};
+use crate::Result;
+use crate::datapath::fast::PostSends;
+use crate::datapath::request::Request;
+use mlx5_direct::Sq;
+use mlx5_direct::wqe::KeyedSeg;
+use mlx5_direct::wr::{Data, Inline, Landing, Remote, Wr};
+use rxe_fallback::{PostError as Refusal, Qp, SendFlags, SendOp};
+
+mod any;
+mod chained;
+
+/// The send queue of a QP.
+#[derive(Debug)]
+pub(crate) struct DirectSends {
+    queue: Adopted<Sq<Request>, Qp>,
+}
+
+#[inline(always)]
+fn with_flags<D: Data>(mut wr: Wr<D>, flags: SendFlags) -> Wr<D> {
+    if flags.contains(SendFlags::SIGNALLED) {
+        wr = wr.signalled();
+    }
+    if flags.contains(SendFlags::SOLICITED) {
+        wr = wr.solicited();
+    }
+    if flags.contains(SendFlags::FENCE) {
+        wr = wr.fenced();
+    }
+    wr
+}
+
+/// The request for the device, if it is a Send, an RDMA Write or an RDMA Read.
+#[inline(always)]
+fn wr_of<D: Landing>(op: SendOp<'static>, data: D) -> Option<Wr<D>> {
+    let remote = |addr, rkey| Remote { addr, rkey };
+    match op {
+        SendOp::Send => Some(Wr::send(data)),
+        SendOp::Write { remote_addr, rkey } => Some(Wr::write(remote(remote_addr, rkey), data)),
+        SendOp::Read { remote_addr, rkey } => Some(Wr::read(remote(remote_addr, rkey), data)),
+        _ => None,
+    }
+}
+
+/// The number of bytes that a Send can carry in one block of 64 bytes, behind a control segment of
+/// 16 and a length of 4.
+const MOST_IN_BLOCK: usize = 44;
+
+impl DirectSends {
+    /// Takes over the send queue of a new QP.
+    ///
+    /// # Errors
+    /// No memory for the queue's table.
+    pub(crate) fn new(qp: &Qp) -> Result<Self> {
+        Ok(Self { queue: adopt::send_queue(qp.clone())? })
+    }
+
+    pub(crate) fn find_room(&mut self) {
+        self.queue.find_room();
+    }
+
+    /// Releases the request that a completion names, and all before it. Returns it, and how many
+    /// they are; `None` if it is not posted.
+    #[inline(always)]
+    pub(crate) fn complete(&mut self, counter: u16) -> Option<(Request, u32)> {
+        self.queue.complete(counter).ok().map(|released| (released.cookie, released.requests))
+    }
+
+    /// Releases the oldest request without a completion.
+    pub(crate) fn release_oldest(&mut self) -> Option<Request> {
+        self.queue.release_oldest()
+    }
+
+    /// The number of requests that the device has.
+    pub(crate) fn len(&self) -> u32 {
+        self.queue.posted()
+    }
+
+    /// Starts again after the QP was reset.
+    pub(crate) fn reset(&mut self) {
+        self.queue.reset();
+    }
+}
+
+impl PostSends for DirectSends {
+    type Segment = KeyedSeg;
+    type Chain<'a> = mlx5_direct::Chain<'a, Request>;
+
+    /// Returns false also if the request needs more than one block, or if the queue has to look for
+    /// room first.
+    #[inline(always)]
+    fn push_fast<const N: usize>(
+        &mut self,
+        request: Request,
+        op: SendOp<'static>,
+        segments: [KeyedSeg; N],
+        flags: SendFlags,
+    ) -> bool {
+        let Some(wr) = wr_of(op, segments) else { return false };
+        self.queue.post_fast(&with_flags(wr, flags), request)
+    }
+
+    #[inline(always)]
+    fn copy_fast(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool {
+        bytes.len() <= MOST_IN_BLOCK
+            && self.queue.post_fast(&with_flags(Wr::send(Inline(bytes)), flags), request)
+    }
+
+    #[inline(always)]
+    fn complete_oldest<E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<E> {
+        // Without a copy of the request: no test is then left of whether `op` is an operation.
+        self.queue.complete_oldest(named as u16, |request| request.is_plain().then(|| event(request)))
+    }
+
+    #[inline(always)]
+    fn chain<E>(
+        &mut self,
+        add: impl FnOnce(&mut mlx5_direct::Chain<'_, Request>) -> Result<(), E>,
+    ) -> Result<Result<(), (usize, Refusal)>, E> {
+        // Without `ring`, a chain takes its requests back.
+        let mut chain = self.queue.chain();
+        add(&mut chain)?;
+        chain.ring_now();
+        Ok(Ok(()))
+    }
+}
