@@ -2,7 +2,7 @@
 //!
 //! In code spans, `FOLDER/FILE` is a path from the repository's root or from provider/src,
 //! `capi/FILE` one from provider/capi/src, and `FILE::NAME` or `FILE::TYPE::FIELD` is a name that
-//! this file defines. The table of locks has the levels and the names of provider/src/sync.rs.
+//! this file defines. The table of locks has the levels and the names of provider/src/sync/order.rs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -106,8 +106,8 @@ fn every_file_and_name_on_the_page_exists() {
 
 /// Level and name of each lock in `sync::rank`.
 fn ranks() -> Vec<(u32, String)> {
-    let source = page("provider/src/sync.rs");
-    let (_, list) = source.split_once("    ranks! {").expect("sync.rs has the list of ranks");
+    let source = page("provider/src/sync/order.rs");
+    let (_, list) = source.split_once("    ranks! {").expect("sync/order.rs has the list of ranks");
     let (list, _) = list.split_once("\n    }").expect("the list has an end");
     let rank = |line: &str| {
         let (name, rest) = line.trim().split_once(" = ")?;
@@ -125,9 +125,9 @@ fn the_table_of_locks_has_every_level() {
     let page = page("ARCHITECTURE.md");
     let rows: Vec<_> = page.lines().filter(|line| line.starts_with("| ")).collect();
     let ranks = ranks();
-    assert!(ranks.len() >= 10, "only {ranks:?} were found in sync.rs");
+    assert!(ranks.len() >= 10, "only {ranks:?} were found in sync/order.rs");
     for (level, name) in ranks {
-        // The last part of a name in sync.rs is the field or the static; tables have several locks.
+        // The last part of a name in sync/order.rs is the field or the static; tables have several locks.
         let lock = name.rsplit("::").next().unwrap_or_default();
         let has = |row: &&str| {
             row.starts_with(&format!("| {level} | "))

@@ -2,8 +2,8 @@
 
 use super::code::{Code, guard};
 use super::handle::Handle;
-use super::handles::HandleSlot;
 use super::raw::Out;
+use super::slots::HandleSlot;
 use provider::Subtype;
 use std::sync::atomic::Ordering;
 

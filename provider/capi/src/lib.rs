@@ -50,6 +50,7 @@ mod post;
 mod raw;
 mod rmr;
 mod service;
+mod slots;
 mod sockaddr;
 mod srq;
 mod table;
@@ -65,7 +66,7 @@ fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
     libdat::wait_for();
     let mut held = service::hold_shared_locks();
     held.extend(dat_conf::hold_shared_locks());
-    held.extend(handles::hold_shared_locks());
+    held.extend(slots::hold_shared_locks());
     held.extend(sockaddr::hold_shared_locks());
     held
 }
@@ -75,7 +76,7 @@ fn hold_shared_locks() -> Vec<Box<dyn std::any::Any>> {
 extern "C" fn dat_provider_init(info: In<ProviderInfo>, parameters: In<c_char>) {
     code::guard("dat_provider_init", || {
         begin();
-        fork::share(fork::Part::Handles, hold_shared_locks, handles::forget_inherited);
+        fork::share(fork::Part::Handles, hold_shared_locks, slots::forget_inherited);
         let info = info.need(1)?;
         let Some(name) = dat_conf::name_of(&info) else {
             tracing::error!("an IA name has no NUL");

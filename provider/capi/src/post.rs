@@ -19,9 +19,9 @@
 use super::code::{Code, guard};
 use super::convert::completion_flags;
 use super::handle::Handle;
-use super::handles::Hot;
 use super::objects::EpObject;
 use super::raw::In;
+use super::slots::Hot;
 use provider::inside::{Path, QueuePair, RequestKind, Uncancelled, WrInfo};
 use provider::{LmrTriplet, PostError, RmrTriplet};
 

@@ -4,9 +4,9 @@ use super::abi::{SrqAttr, SrqParam};
 use super::code::{Code, guard};
 use super::convert::ia_of;
 use super::handle::Handle;
-use super::handles::Hot;
 use super::objects::{IaObject, SrqObject};
 use super::raw::{In, Out};
+use super::slots::Hot;
 use provider::{Pz, Srq};
 
 pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, out: Out<Handle>) -> u32 {

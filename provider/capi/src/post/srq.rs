@@ -2,8 +2,8 @@
 
 use super::super::code::{Code, SUCCESS, guard};
 use super::super::handle::Handle;
-use super::super::handles::Hot;
 use super::super::raw::In;
+use super::super::slots::Hot;
 use super::uncancelled;
 use provider::inside::{Fast, Path, likely};
 use provider::{LmrTriplet, PostError};
