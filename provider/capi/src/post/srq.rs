@@ -66,16 +66,13 @@ extern "C" fn srq_any<P: Path>(srq: Handle, count: i32, iov: In<LmrTriplet>, coo
 
 #[inline(never)]
 extern "C" fn srq_slow<P: Path>(srq: Handle, count: i32, iov: In<LmrTriplet>, cookie: u64) -> u32 {
+    // For a thread that shares the lock.
     if let Some(iov) = iov.few(count)
         && let Ok(mut locked) = srq.hot()
         && let Hot::Srq(locked) = &mut *locked
+        && let Some(answer) = answer(locked.push_fast::<P>(iov, cookie))
     {
-        if let Some(answer) = answer(locked.push_fast::<P>(iov, cookie)) {
-            return answer;
-        }
-        if locked.push_slow(iov, cookie).is_ok() {
-            return SUCCESS;
-        }
+        return answer;
     }
     guard("dat_srq_post_recv", || {
         let mut locked = srq.srq()?;
