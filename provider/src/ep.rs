@@ -367,7 +367,12 @@ impl Member for EpInner {
     fn buffer_lost(self: Arc<Self>, lost: Lost) {
         if let Some(srq) = &self.srq {
             let credit = Credit::Srq(srq.recv.clone(), lost.entry);
-            self.recv_evd.put_flushed(&self.pair, lost.info, self.pair.receive_op(), credit);
+            self.recv_evd.put_flushed(
+                &self.pair,
+                lost.info.cookie_and_owner(),
+                self.pair.receive_op(),
+                credit,
+            );
         }
     }
 

@@ -27,13 +27,32 @@ pub struct DtoFields {
     pub immediate: Option<u32>,
     /// The rkey that a Send with invalidate has invalidated.
     pub invalidated: Option<u32>,
-    /// The pool that posted the buffer; 0 for none. For a datagram in a buffer of no pool:
-    /// [`SOURCE`] and the sender's QP number.
-    pub(crate) pool: u32,
+    pub(crate) owner: Owner,
 }
 
-/// A bit that no pool number has set.
-pub(crate) const SOURCE: u32 = 1 << 31;
+/// Who has posted a work request, and what its completion says beyond that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The program.
+    Program,
+    /// The pool of this number, which owns the buffer.
+    Pool(u32),
+    /// The program: a bind of the RMR of this number.
+    Bind(u32),
+    /// The program: the buffer has a datagram from the QP of this number.
+    Datagram(u32),
+}
+
+impl Owner {
+    /// Numbers of pools are below this.
+    pub(crate) const POOL_NUMBERS: u32 = 1 << 31;
+
+    /// The owner of a buffer of this pool. Pool 0 is no pool.
+    #[inline(always)]
+    pub(crate) fn of_pool(number: u32) -> Self {
+        if number == 0 { Self::Program } else { Self::Pool(number) }
+    }
+}
 
 impl std::ops::Deref for DtoCompletion {
     type Target = DtoFields;
@@ -64,12 +83,7 @@ impl DtoCompletion {
     /// The QP number of a datagram's sender. `None` for other completions, and for a datagram in a
     /// buffer of a [`RecvPool`](crate::RecvPool).
     pub fn source_qpn(&self) -> Option<u32> {
-        (self.pool & SOURCE != 0).then_some(self.pool & !SOURCE)
-    }
-
-    /// The value of `pool` for a datagram from this QP.
-    pub(crate) fn from_source(pool: u32, qpn: u32) -> u32 {
-        if pool == 0 && qpn != 0 { SOURCE | qpn } else { pool }
+        if let Owner::Datagram(qpn) = self.owner { Some(qpn) } else { None }
     }
 }
 
@@ -81,6 +95,7 @@ pub struct Success {
     pub ep_context: u64,
     /// As given with the work request.
     pub cookie: u64,
+    /// The pool of the buffer; 0 for none.
     pub(crate) pool: u32,
     /// The number of bytes moved.
     pub length: u32,
@@ -96,7 +111,7 @@ impl From<Success> for DtoCompletion {
             ep,
             ep_context,
             cookie,
-            pool,
+            owner: Owner::of_pool(pool),
             status: DtoStatus::Success,
             length,
             op,
@@ -289,7 +304,7 @@ pub enum Notice {
 /// An event or completion that a dequeue takes from an EVD.
 #[derive(Debug)]
 pub enum Dequeued {
-    /// A completion. The completion of a bind carries the RMR's number in place of the pool.
+    /// A completion, of a bind as well.
     Dto(DtoCompletion),
     /// Any other event.
     Notice(Notice),
@@ -298,7 +313,10 @@ pub enum Dequeued {
 impl DtoCompletion {
     /// The completion of a bind, if this is one.
     pub(crate) fn as_bind(&self) -> Option<RmrBindCompletion> {
-        let DtoFields { ep, cookie, status, pool, op, .. } = **self;
-        (op == DtoOp::RmrBind).then(|| RmrBindCompletion { rmr: RmrId(pool.into()), ep, cookie, status })
+        let DtoFields { ep, cookie, status, owner, .. } = **self;
+        match owner {
+            Owner::Bind(rmr) => Some(RmrBindCompletion { rmr: RmrId(rmr.into()), ep, cookie, status }),
+            Owner::Program | Owner::Pool(_) | Owner::Datagram(_) => None,
+        }
     }
 }

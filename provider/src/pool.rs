@@ -29,6 +29,7 @@ pub use self::send::{SendBuf, SendPool};
 use crate::bounded_queue::BoundedQueue;
 use crate::datapath::WrInfo;
 use crate::error::PostError;
+use crate::event_data::Owner;
 use crate::lmr::PoolMemory;
 use crate::memory::{headroom, list};
 use crate::types::MemPriv;
@@ -154,7 +155,7 @@ struct Arena {
 /// may keep and copy completions, and present them to any pool at any time.
 fn new_number() -> Result<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
-    let next = |number: u32| (number < crate::event_data::SOURCE).then_some(number + 1);
+    let next = |number: u32| (number < Owner::POOL_NUMBERS).then_some(number + 1);
     NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_err(|_| {
         let text = "this process has made 2^31 pools, which is all it can: start it anew";
         Error::resources(Subtype::ResourceMemoryRegion, text)
@@ -305,7 +306,7 @@ mod tests {
     fn no_two_pools_have_the_same_number() {
         let numbers: std::collections::HashSet<_> = (0..100).map(|_| new_number().unwrap()).collect();
         assert_eq!(numbers.len(), 100);
-        assert!(numbers.iter().all(|&number| number != 0 && number < crate::event_data::SOURCE));
+        assert!(numbers.iter().all(|&number| number != 0 && number < Owner::POOL_NUMBERS));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(crate) use crate::datapath::Ring;
 use crate::counters::{Posted, Received, ReceivedAs};
 use crate::datapath::{Completion, Path, PostSends, SendQueue, WrId, WrInfo, entries::CompletedUpTo};
 use crate::device::QueueLmrs;
-use crate::event_data::{DtoCompletion, DtoFields};
+use crate::event_data::{DtoCompletion, DtoFields, Owner};
 use crate::shared_recv::SharedRecv;
 use crate::sync::{BiasedMutex, rank};
 use crate::types::{CompletionFlags, DtoOp, DtoStatus, EpId};
@@ -394,7 +394,7 @@ impl QueuePair {
             ep: self.ep,
             ep_context: self.context(),
             cookie: request.cookie,
-            pool: request.pool,
+            owner: request.owner(),
             status,
             length: if failed { 0 } else { request.length },
             op: request.op,
@@ -433,10 +433,11 @@ impl QueuePair {
             ep: self.ep,
             ep_context: self.context(),
             cookie: info.cookie,
-            pool: if self.datagrams {
-                DtoCompletion::from_source(info.pool, completion.source_qpn)
-            } else {
-                info.pool
+            owner: match Owner::of_pool(info.pool) {
+                Owner::Program if self.datagrams && completion.source_qpn != 0 => {
+                    Owner::Datagram(completion.source_qpn)
+                }
+                owner => owner,
             },
             status,
             length: if success { completion.length } else { 0 },
@@ -447,12 +448,12 @@ impl QueuePair {
     }
 
     /// Builds the event of a work request that no device completes.
-    pub(crate) fn flushed(&self, info: WrInfo, op: DtoOp) -> DtoCompletion {
+    pub(crate) fn flushed(&self, cookie: u64, owner: Owner, op: DtoOp) -> DtoCompletion {
         DtoCompletion::new(DtoFields {
             ep: self.ep,
             ep_context: self.context(),
-            cookie: info.cookie,
-            pool: info.pool,
+            cookie,
+            owner,
             status: DtoStatus::Flushed,
             length: 0,
             op,
@@ -523,19 +524,16 @@ impl QueuePair {
     }
 
     /// Takes all work requests off their queues, which the device has stopped. Calls `drop_one` for
-    /// each that names a buffer.
-    pub(crate) fn abandon_pending(&self, drop_one: impl Fn(WrInfo)) {
+    /// each with its owner and cookie.
+    pub(crate) fn abandon_pending(&self, drop_one: impl Fn(Owner, u64)) {
         let mut receives = self.receives.lock();
         while let Some(receive) = receives.ring.take_first() {
-            drop_one(receive.info);
+            drop_one(Owner::of_pool(receive.info.pool), receive.info.cookie);
         }
         drop(receives);
         let mut requests = self.requests.lock();
         while let Some(request) = requests.take_first() {
-            // A bind carries the number of its RMR in place of the pool.
-            if request.op != DtoOp::RmrBind {
-                drop_one(request.info());
-            }
+            drop_one(request.owner(), request.cookie);
         }
     }
 

@@ -11,7 +11,6 @@
 //! context. Linux's rxe (6.12) enforces privileges and invalidation, but checks addresses against
 //! the whole LMR, not against the window.
 
-use crate::datapath::WrInfo;
 use crate::device::{Class, Device, Member, RkeyTarget, WindowOwner};
 use crate::ep::{EpInner, WindowRequest};
 use crate::lmr::LmrInner;
@@ -402,13 +401,13 @@ impl RmrInner {
             Some(lmr) if to.segment.segment_length > 0 => Some((lmr, self.target(lmr, &to)?)),
             _ => None,
         };
-        let info = WrInfo { cookie, pool: self.id.0 as u32, ..WrInfo::default() };
+        let bind = (self.id.0 as u32, cookie);
         // Harvests and the event of a flushed bind can call an agent, which may use this RMR or
         // free an EP: no lock is held then.
         if ep.takes_window_requests(flags).map_err(refused)? == EpState::Disconnected {
             // A flushed bind changes nothing.
             let rkey = self.state.lock().unwrap().rkey;
-            ep.flush_bind(info, flags).map_err(refused)?;
+            ep.flush_bind(bind, flags).map_err(refused)?;
             return Ok(rkey);
         }
         let mut harvested_for = None;
@@ -422,7 +421,7 @@ impl RmrInner {
                 ep.recv_evd.harvest_now()?;
                 continue;
             }
-            match self.submit_bind(&mut state, ep, &to, lmr.as_ref(), info, flags) {
+            match self.submit_bind(&mut state, ep, &to, lmr.as_ref(), bind, flags) {
                 Ok(rkey) => return Ok(rkey),
                 Err(BindError::Full) if !made_room => {}
                 Err(BindError::Full) => return Err(PostError::Full(Subtype::ResourceCredits).into()),
@@ -443,7 +442,7 @@ impl RmrInner {
         ep: &Arc<EpInner>,
         to: &Target<'_>,
         lmr: Option<&(&Arc<LmrInner>, rxe_fallback::Mr)>,
-        info: WrInfo,
+        named: (u32, u64),
         flags: CompletionFlags,
     ) -> Result<u32, BindError> {
         let through_here = self.scope == RmrScope::Pz || state.last.id == Some(ep.id);
@@ -470,16 +469,16 @@ impl RmrInner {
         let old = state.bound.is_some().then_some(state.rkey);
         let expected = bind.as_ref().map(|_| self.device.rkeys.expect()).transpose()?;
         match (self.scope, &bind, &state.bound) {
-            (_, None, None) => ep.push_window(WindowRequest::Nothing, info, flags),
-            (RmrScope::Pz, Some(bind), _) => ep.push_window(WindowRequest::Type1(bind), info, flags),
+            (_, None, None) => ep.push_window(WindowRequest::Nothing, named, flags),
+            (RmrScope::Pz, Some(bind), _) => ep.push_window(WindowRequest::Type1(bind), named, flags),
             (RmrScope::Pz, None, Some(bound)) => {
                 let mr = bound.lmr.mr()?;
                 let bind = BindMw { mw: &window, mr: &mr, addr: 0, len: 0, access: Access::empty(), rkey: 0 };
-                ep.push_window(WindowRequest::Type1(&bind), info, flags)
+                ep.push_window(WindowRequest::Type1(&bind), named, flags)
             }
-            (RmrScope::Ep, Some(bind), _) => ep.push_window(WindowRequest::Type2(bind, old), info, flags),
+            (RmrScope::Ep, Some(bind), _) => ep.push_window(WindowRequest::Type2(bind, old), named, flags),
             (RmrScope::Ep, None, Some(_)) => {
-                ep.push_window(WindowRequest::Invalidate(state.rkey), info, flags)
+                ep.push_window(WindowRequest::Invalidate(state.rkey), named, flags)
             }
         }?;
         state.last.posted(ep, flags.contains(CompletionFlags::SUPPRESS));

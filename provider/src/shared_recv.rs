@@ -2,6 +2,7 @@
 
 use crate::datapath::{Lost, SrqPath};
 use crate::device::{Class, Device};
+use crate::event_data::Owner;
 
 /// The part of an SRQ that completions need; see the module.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ impl SharedRecv {
         match device.registry.find(Class::Ep, lost.ep) {
             Some(ep) => ep.buffer_lost(lost),
             None => {
-                device.pools.return_unseen(lost.info.pool, lost.info.cookie);
+                device.pools.return_unseen(Owner::of_pool(lost.info.pool), lost.info.cookie);
                 self.path.release(lost.entry);
             }
         }

@@ -1,6 +1,7 @@
 //! Types of work requests that both data paths share: their IDs, their completions, and an SRQ's
 //! counts.
 
+use crate::event_data::Owner;
 use crate::types::{DtoOp, DtoStatus, LmrTriplet};
 use zerocopy::FromZeros;
 
@@ -78,6 +79,11 @@ pub struct WrInfo {
 }
 
 impl WrInfo {
+    /// The cookie, and who has posted the buffer.
+    pub(crate) fn cookie_and_owner(&self) -> (u64, Owner) {
+        (self.cookie, Owner::of_pool(self.pool))
+    }
+
     /// Adds the LMRs of these segments. Buffers of more than four segments are rare, and for them
     /// the first four LMRs are enough.
     pub(crate) fn over(mut self, iov: &[LmrTriplet]) -> Self {

@@ -17,6 +17,7 @@
 //! [`losses`](super::losses) finds entries whose buffers a device has dropped without a completion.
 
 use super::WrInfo;
+use crate::event_data::Owner;
 use crate::memory::list;
 use std::collections::TryReserveError;
 use std::sync::OnceLock;
@@ -51,7 +52,7 @@ struct Entry {
 }
 
 /// A bit that no pool number has set.
-const MORE: u32 = 1 << 31;
+const MORE: u32 = Owner::POOL_NUMBERS;
 
 impl Entry {
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! A request as an EP hands it to its send queue, and what is kept of it until it completes.
 
 use super::WrInfo;
+use crate::event_data::Owner;
 use crate::types::{CompletionFlags, DtoOp};
 use bitflags::bitflags;
 use rxe_fallback::{Ah, SendFlags, SendOp, Sge};
@@ -24,8 +25,8 @@ pub(crate) struct Outgoing<'a> {
 pub struct Request {
     /// As given with the work request.
     pub cookie: u64,
-    /// The number of the pool that the buffer belongs to; 0 for none.
-    pub(crate) pool: u32,
+    /// The number of the pool that the buffer belongs to; 0 for none. Of a bind, that of the RMR.
+    number: u32,
     /// What it does.
     pub op: DtoOp,
     /// The number of bytes to move.
@@ -57,7 +58,7 @@ bitflags! {
 
 impl Request {
     pub(crate) const NONE: Self =
-        Self { cookie: 0, pool: 0, op: DtoOp::Send, length: 0, state: RequestState::NOT_ON_DEVICE };
+        Self { cookie: 0, number: 0, op: DtoOp::Send, length: 0, state: RequestState::NOT_ON_DEVICE };
 
     /// A request for the device.
     #[inline(always)]
@@ -67,7 +68,13 @@ impl Request {
         if op == DtoOp::RmrBind || op.is_extension() {
             state |= RequestState::SPECIAL;
         }
-        Self { cookie, pool, op, length, state }
+        Self { cookie, number: pool, op, length, state }
+    }
+
+    /// A bind of the RMR of this number.
+    pub(crate) fn bind(rmr: u32, cookie: u64, flags: CompletionFlags) -> Self {
+        let info = WrInfo { cookie, ..WrInfo::default() };
+        Self { number: rmr, ..Self::new(&info, flags, DtoOp::RmrBind, 0) }
     }
 
     /// The completion flags.
@@ -93,8 +100,14 @@ impl Request {
         !self.state.intersects(RequestState::NOT_PLAIN)
     }
 
-    /// What the event of the request says about the buffer.
-    pub(crate) fn info(&self) -> WrInfo {
-        WrInfo { cookie: self.cookie, pool: self.pool, ..WrInfo::default() }
+    /// Who has posted the request.
+    pub(crate) fn owner(&self) -> Owner {
+        if self.op == DtoOp::RmrBind { Owner::Bind(self.number) } else { Owner::of_pool(self.number) }
+    }
+
+    /// The pool that the buffer of a plain request belongs to; 0 for none.
+    #[inline(always)]
+    pub(crate) fn plain_pool(&self) -> u32 {
+        self.number
     }
 }

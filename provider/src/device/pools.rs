@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::bounded_queue::BoundedQueue;
+use crate::event_data::Owner;
 use crate::sync::{Mutex, rank};
 use crate::types::ByNumber;
 use std::sync::{Arc, Weak};
@@ -30,11 +31,9 @@ impl Pools {
         self.0.lock().unwrap().is_empty()
     }
 
-    /// Returns a buffer whose completion no program will reap to its pool. Pool 0 is no pool.
-    pub(crate) fn return_unseen(&self, pool: u32, cookie: u64) {
-        if pool == 0 {
-            return;
-        }
+    /// Returns a buffer whose completion no program will reap to its pool, if it has one.
+    pub(crate) fn return_unseen(&self, owner: Owner, cookie: u64) {
+        let Owner::Pool(pool) = owner else { return };
         let returned = self.0.lock().unwrap().get(&pool).and_then(Weak::upgrade);
         if let Some(returned) = returned {
             // Cannot fail: the queue has room for every buffer, and a buffer is posted again only

@@ -2,9 +2,8 @@
 
 use super::EpInner;
 use crate::Subtype;
-use crate::datapath::WrInfo;
+use crate::event_data::Owner;
 use crate::queue_pair::{Credit, Request};
-use crate::types::DtoOp;
 use std::sync::Arc;
 
 impl EpInner {
@@ -21,7 +20,7 @@ impl EpInner {
         requests.ring.hold_place();
         drop(requests);
         let credit = Credit::Request(self.pair.clone());
-        self.request_evd.put_flushed(&self.pair, request.info(), request.op, credit);
+        self.request_evd.put_flushed(&self.pair, (request.cookie, request.owner()), request.op, credit);
     }
 
     /// Flushes work requests that the device will never complete: those posted after the connection
@@ -30,27 +29,37 @@ impl EpInner {
     /// their pool: the device may still use them. The caller holds `ending`, and announces the
     /// completions later.
     pub(crate) fn flush_left(self: &Arc<Self>, stopped: bool) {
-        let unsafe_to_lend = |info: &WrInfo, on_device| !stopped && on_device && info.pool != 0;
+        let unsafe_to_lend = |owner, on_device| !stopped && on_device && matches!(owner, Owner::Pool(_));
         loop {
             let left = self.pair.receives.lock().ring.take_first();
             let Some(receive) = left else { break };
-            if unsafe_to_lend(&receive.info, receive.is_on_device()) {
+            if unsafe_to_lend(Owner::of_pool(receive.info.pool), receive.is_on_device()) {
                 continue;
             }
             let op = self.pair.receive_op();
-            self.recv_evd.put_flushed_quietly(&self.pair, receive.info, op, Credit::Nothing);
+            self.recv_evd.put_flushed_quietly(
+                &self.pair,
+                receive.info.cookie_and_owner(),
+                op,
+                Credit::Nothing,
+            );
         }
         loop {
             let mut requests = self.pair.requests.lock();
             let Some(request) = requests.take_first() else { break };
             requests.ring.hold_place();
             drop(requests);
-            if unsafe_to_lend(&request.info(), request.is_on_device()) && request.op != DtoOp::RmrBind {
+            if unsafe_to_lend(request.owner(), request.is_on_device()) {
                 self.pair.request_reaped();
                 continue;
             }
             let credit = Credit::Request(self.pair.clone());
-            self.request_evd.put_flushed_quietly(&self.pair, request.info(), request.op, credit);
+            self.request_evd.put_flushed_quietly(
+                &self.pair,
+                (request.cookie, request.owner()),
+                request.op,
+                credit,
+            );
         }
     }
 
@@ -73,7 +82,7 @@ impl EpInner {
             }
             self.recv_evd.clean(qp.num());
             self.request_evd.clean(qp.num());
-            self.pair.abandon_pending(|info| self.device.pools.return_unseen(info.pool, info.cookie));
+            self.pair.abandon_pending(|owner, cookie| self.device.pools.return_unseen(owner, cookie));
         }
         self.control.lock().unwrap().drained = true;
         drop(ending);

@@ -111,7 +111,12 @@ impl EpInner {
                 return Ok(());
             }
             drop(receives);
-            self.recv_evd.put_flushed(&self.pair, info, self.pair.receive_op(), Credit::Nothing);
+            self.recv_evd.put_flushed(
+                &self.pair,
+                info.cookie_and_owner(),
+                self.pair.receive_op(),
+                Credit::Nothing,
+            );
             return Ok(());
         }
         // Datagrams may arrive at any time.

@@ -1,11 +1,11 @@
 //! Requests about memory windows: binds and invalidations.
 
 use super::EpInner;
-use crate::datapath::{Outgoing, WrInfo};
+use crate::datapath::Outgoing;
 use crate::device::RkeyTarget;
 use crate::error::PostError;
 use crate::queue_pair::{Request, Requests};
-use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, RmrTriplet};
+use crate::types::{CompletionFlags, EpState, LmrTriplet, RmrTriplet};
 use crate::{Direction, Subtype};
 use rxe_fallback::{BindMw, SendOp};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl EpInner {
     pub(crate) fn push_window(
         &self,
         what: WindowRequest<'_>,
-        info: WrInfo,
+        (rmr, cookie): (u32, u64),
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let mut requests = self.pair.requests.lock();
@@ -53,19 +53,20 @@ impl EpInner {
             return Err(PostError::Full(Subtype::ResourceCredits));
         }
         if let Some(old) = old {
-            requests.push_window(WindowRequest::Invalidate(old), info, flags | CompletionFlags::SUPPRESS)?;
+            let quietly = flags | CompletionFlags::SUPPRESS;
+            requests.push_window(WindowRequest::Invalidate(old), Request::bind(rmr, cookie, quietly))?;
         }
-        requests.push_window(what, info, flags)
+        requests.push_window(what, Request::bind(rmr, cookie, flags))
     }
 
     /// Flushes a bind that was posted to this EP, which is DISCONNECTED. An agent may run, so the
     /// caller holds no lock.
     pub(crate) fn flush_bind(
         self: &Arc<Self>,
-        info: WrInfo,
+        (rmr, cookie): (u32, u64),
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        let request = Request::new(&info, flags, DtoOp::RmrBind, 0);
+        let request = Request::bind(rmr, cookie, flags);
         self.submit(EpState::Disconnected, request, false, 0, |_, _, _| Ok(()))
     }
 
@@ -96,13 +97,7 @@ impl EpInner {
 }
 
 impl Requests {
-    fn push_window(
-        &mut self,
-        what: WindowRequest<'_>,
-        info: WrInfo,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
-        let request = Request::new(&info, flags, DtoOp::RmrBind, 0);
+    fn push_window(&mut self, what: WindowRequest<'_>, request: Request) -> Result<(), PostError> {
         self.push(request, false, |queue, flags, _| {
             let op = match what {
                 WindowRequest::Type1(bind) | WindowRequest::Type2(bind, _) => SendOp::BindMw(*bind),

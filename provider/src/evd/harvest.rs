@@ -6,8 +6,8 @@ use super::deferred::{BATCH, Deferred};
 use super::pairs::put;
 use super::queue::{Queue, Queued};
 use crate::Result;
-use crate::datapath::{Completion, WrId, WrInfo};
-use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoCompletion, reason};
+use crate::datapath::{Completion, WrId};
+use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, DtoCompletion, Owner, reason};
 use crate::queue_pair::{Completed, Credit, QpOwner, QueuePair};
 use crate::shared_recv::SharedRecv;
 use crate::types::{DtoOp, DtoStatus, EpId};
@@ -231,7 +231,7 @@ impl EvdInner {
     pub(super) fn give_back(&self, srq: &SharedRecv, completion: &Completion) {
         let WrId::Srq { entry, .. } = completion.wr_id else { return };
         if let Some(info) = srq.path.complete(entry, None) {
-            self.device.pools.return_unseen(info.pool, info.cookie);
+            self.device.pools.return_unseen(Owner::of_pool(info.pool), info.cookie);
         }
         srq.path.release(entry);
     }
@@ -258,8 +258,14 @@ impl EvdInner {
     /// Queues a completion that no device generates: for a buffer that was lost with its EP (R174),
     /// or for a work request posted after the connection had ended, or that the device has
     /// forgotten.
-    pub(crate) fn put_flushed(&self, pair: &QueuePair, info: WrInfo, op: DtoOp, credit: Credit) {
-        let dto = pair.flushed(info, op);
+    pub(crate) fn put_flushed(
+        &self,
+        pair: &QueuePair,
+        (cookie, owner): (u64, Owner),
+        op: DtoOp,
+        credit: Credit,
+    ) {
+        let dto = pair.flushed(cookie, owner, op);
         let mut deferred = Deferred::default();
         let mut queue = self.queue();
         self.put_of(pair, &mut queue, dto, credit, &mut deferred);
@@ -271,8 +277,14 @@ impl EvdInner {
 
     /// The same without an announcement: the caller calls [`EvdInner::harvest_now`] and
     /// [`EvdInner::recheck_notification`] when it holds no lock.
-    pub(crate) fn put_flushed_quietly(&self, pair: &QueuePair, info: WrInfo, op: DtoOp, credit: Credit) {
-        let dto = pair.flushed(info, op);
+    pub(crate) fn put_flushed_quietly(
+        &self,
+        pair: &QueuePair,
+        (cookie, owner): (u64, Owner),
+        op: DtoOp,
+        credit: Credit,
+    ) {
+        let dto = pair.flushed(cookie, owner, op);
         let mut queue = self.queue();
         let mut deferred = queue.take_deferred();
         self.put_of(pair, &mut queue, dto, credit, &mut deferred);

@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::event_data::{Dequeued, DtoCompletion, Notice};
 use crate::queue_pair::Credit;
 use crate::shared_recv::SharedRecv;
-use crate::types::{CompletionFlags, DtoOp, EpId, EvdFlags};
+use crate::types::{CompletionFlags, EpId, EvdFlags};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -107,10 +107,7 @@ impl Queued {
     /// Drops a completion that no consumer will see: releases what it holds, and returns a pool's
     /// buffer.
     pub(crate) fn abandon(self, ia: &Device, srqs: &Numbered<SharedRecv>) {
-        // A bind carries the number of its RMR in place of the pool, and the consumer's cookie.
-        if self.dto.op != DtoOp::RmrBind {
-            ia.pools.return_unseen(self.dto.pool, self.dto.cookie);
-        }
+        ia.pools.return_unseen(self.dto.owner, self.dto.cookie);
         self.credit.release(|number| srqs.get(&number));
     }
 }

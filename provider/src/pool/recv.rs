@@ -3,6 +3,7 @@
 use super::{Arena, Buffer, BufferState, Buffers};
 use crate::datapath::{WrInfo, with_path};
 use crate::error::PostError;
+use crate::event_data::Owner;
 use crate::lmr::PoolMemory;
 use crate::types::MemPriv;
 use crate::{
@@ -164,7 +165,7 @@ impl RecvPool {
     }
 
     fn sort(&mut self, dto: &DtoCompletion) -> Option<Received> {
-        if dto.pool != self.arena.number {
+        if dto.owner != Owner::Pool(self.arena.number) {
             return None;
         }
         let index = self.buffers.complete(dto.cookie)?;

@@ -4,6 +4,7 @@ use super::{Arena, Buffer, BufferState, Buffers};
 use crate::datapath::with_path;
 use crate::ep::PoolSend;
 use crate::error::PostError;
+use crate::event_data::Owner;
 use crate::types::{CompletionFlags, MAX_IOV, MemPriv};
 use crate::{ChainError, ChainRequest, DtoCompletion, Ep, Ia, Pz, Result, Subtype};
 use std::mem::ManuallyDrop;
@@ -187,7 +188,7 @@ impl SendPool {
     /// Frees the buffer of a completed send. Returns false for a completion that does not belong to
     /// this pool.
     pub fn completed(&mut self, dto: &DtoCompletion) -> bool {
-        if dto.pool != self.arena.number {
+        if dto.owner != Owner::Pool(self.arena.number) {
             return false;
         }
         match self.buffers.complete(dto.cookie) {

@@ -14,10 +14,11 @@ impl QueuePair {
         Success { ep: self.ep, ep_context: self.context(), cookie, pool, length, op: DtoOp::Receive }
     }
 
-    /// The event of a request.
+    /// The event of a plain request.
     #[inline(always)]
     pub(crate) fn success(&self, request: &Request) -> Success {
-        let Request { cookie, pool, length, op, .. } = *request;
+        let Request { cookie, length, op, .. } = *request;
+        let pool = request.plain_pool();
         Success { ep: self.ep, ep_context: self.context(), cookie, pool, length, op }
     }
 
