@@ -2,19 +2,14 @@
 
 use super::completion::Completion;
 use super::direct::DirectCqs;
+use super::on_path::OnPath;
 use super::srq::SrqPath;
 use super::verbs::VerbsCq;
 use crate::Result;
 use rxe_fallback::Cq;
 
 /// The CQs of an EVD on one of the paths.
-#[derive(Debug)]
-// A dequeue tests the tag, which is a small number then.
-#[repr(u8)]
-pub(crate) enum CqPath {
-    Verbs(VerbsCq),
-    Direct(DirectCqs),
-}
+pub(crate) type CqPath = OnPath<DirectCqs, VerbsCq>;
 
 impl CqPath {
     /// The CQ for a new QP that needs this many entries for its requests, or for its receives

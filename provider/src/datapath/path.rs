@@ -82,10 +82,7 @@ impl Queues for Direct {
 
     #[inline(always)]
     fn cq(cq: &mut CqPath) -> Option<&mut DirectCqs> {
-        match cq {
-            CqPath::Direct(cqs) => Some(cqs),
-            CqPath::Verbs(_) => None,
-        }
+        cq.direct_mut()
     }
 
     #[inline(always)]
@@ -126,10 +123,7 @@ impl<const CALLS: bool> Queues for Verbs<CALLS> {
 
     #[inline(always)]
     fn cq(cq: &mut CqPath) -> Option<&mut VerbsCq> {
-        match cq {
-            CqPath::Verbs(cq) => Some(cq),
-            CqPath::Direct(_) => None,
-        }
+        cq.verbs_mut()
     }
 
     #[inline(always)]
