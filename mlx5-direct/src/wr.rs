@@ -17,7 +17,7 @@ mod data;
 
 use data::EightBytes;
 pub use data::{Data, Inline, InlineParts};
-pub(crate) use data::{Sges, inline_units, sealed::Sealed};
+pub(crate) use data::{Sges, ShortInline, inline_units, sealed::Sealed};
 
 use doorbell_sys::ibv_sge;
 
@@ -307,6 +307,13 @@ impl<D> Wr<D> {
     #[inline(always)]
     pub fn signalled(mut self) -> Self {
         self.flags |= flag::CQ_UPDATE;
+        self
+    }
+
+    /// With these flags of the control segment as well.
+    #[inline(always)]
+    pub(crate) fn with_ctrl_flags(mut self, flags: u8) -> Self {
+        self.flags |= flags;
         self
     }
 

@@ -80,6 +80,11 @@ pub trait Target {
     #[doc(hidden)]
     fn push_inline(&mut self, bytes: &[u8]);
 
+    /// As [`push_inline`](Self::push_inline), for 1 to 48 bytes: straight-line code without a call.
+    /// Leaves out other lengths.
+    #[doc(hidden)]
+    fn push_short_inline(&mut self, bytes: &[u8]);
+
     /// Appends an inline segment of several pieces, one after the other.
     #[doc(hidden)]
     fn push_inline_parts<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>);
@@ -141,6 +146,11 @@ impl Target for Registers {
         units.iter().for_each(|unit| self.push_unit(*unit));
     }
 
+    #[inline(always)]
+    fn push_short_inline(&mut self, bytes: &[u8]) {
+        self.push_inline(bytes);
+    }
+
     /// Leaves all out: pieces are put together in memory only.
     #[inline(always)]
     fn push_inline_parts<'a>(&mut self, _: impl Iterator<Item = &'a [u8]>) {}
@@ -182,6 +192,30 @@ impl Target for Units<'_> {
         unsafe {
             self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
             self.at.add(INLINE_HEADER_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        self.skip(units);
+    }
+
+    #[inline(always)]
+    fn push_short_inline(&mut self, bytes: &[u8]) {
+        let units = (INLINE_HEADER_BYTES + bytes.len()).div_ceil(SEGMENT_BYTES);
+        if !(1..=48).contains(&bytes.len()) || units > self.left {
+            return;
+        }
+        if self.left >= BODY_UNITS
+            && let Some(whole) = inline_in_units(bytes)
+        {
+            // One store for each unit, since some callers load the units again at once. The third
+            // may be behind the segment: nothing is there yet. SAFETY: `left` units are valid for
+            // writes, and there are three at least.
+            unsafe { self.at.cast::<[Unit; BODY_UNITS]>().write_unaligned(whole) };
+        } else {
+            // SAFETY: `units` units are valid for writes, and hold header and bytes. The bytes have
+            // one of the lengths that `copy_short` takes.
+            unsafe {
+                self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
+                copy_short(bytes.as_ptr(), self.at.add(INLINE_HEADER_BYTES), bytes.len());
+            }
         }
         self.skip(units);
     }
@@ -347,31 +381,5 @@ impl Units<'_> {
         // The addition wraps, since the address behind the last unit is computed as well.
         self.at = self.at.wrapping_add(units * SEGMENT_BYTES);
         self.left -= units;
-    }
-
-    /// As [`push_inline`](Self::push_inline), for 1 to 48 bytes: straight-line code without a call.
-    /// Leaves out other lengths.
-    #[inline(always)]
-    pub(crate) fn push_short_inline(&mut self, bytes: &[u8]) {
-        let units = (INLINE_HEADER_BYTES + bytes.len()).div_ceil(SEGMENT_BYTES);
-        if !(1..=48).contains(&bytes.len()) || units > self.left {
-            return;
-        }
-        if self.left >= BODY_UNITS
-            && let Some(whole) = inline_in_units(bytes)
-        {
-            // One store for each unit, since some callers load the units again at once. The third
-            // may be behind the segment: nothing is there yet. SAFETY: `left` units are valid for
-            // writes, and there are three at least.
-            unsafe { self.at.cast::<[Unit; BODY_UNITS]>().write_unaligned(whole) };
-        } else {
-            // SAFETY: `units` units are valid for writes, and hold header and bytes. The bytes have
-            // one of the lengths that `copy_short` takes.
-            unsafe {
-                self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
-                copy_short(bytes.as_ptr(), self.at.add(INLINE_HEADER_BYTES), bytes.len());
-            }
-        }
-        self.skip(units);
     }
 }

@@ -44,7 +44,7 @@ impl<C: Cookie> Sq<C> {
     /// Writes a request of one block, if this needs no other check. Otherwise changes nothing. The
     /// device does not know of the request yet.
     #[inline(always)]
-    fn write_one_block<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
+    pub(super) fn write_one_block<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
         let units = wr.units();
         if units > BLOCK_UNITS || wr.is_fenced() || wr.changes_key() {
             return false;

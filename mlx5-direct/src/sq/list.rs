@@ -5,14 +5,10 @@ use doorbell_sys::{ibv_send_flags, ibv_wr_opcode};
 use super::{SendError, Sq};
 use crate::{
     dv::{InlineSges, PlainSend, SendWr, SendWrs},
-    memory::{Registers, Target},
+    memory::Target,
     position::{REQUEST_SHIFT, block},
     queue_mem::Transport,
-    wqe::{
-        SEGMENT_BYTES,
-        send::{Ctrl, INLINE_HEADER_BYTES, opcode},
-    },
-    wr::{Bind, Data, MAX_BIND_BYTES, Remote, Sges, Wr},
+    wr::{Bind, Data, MAX_BIND_BYTES, Remote, Sges, ShortInline, Wr},
 };
 
 /// Why a work request was refused, in the order of the checks of `ibv_post_send`.
@@ -82,46 +78,13 @@ impl Sq {
     #[inline(always)]
     pub fn post_send_wr_fast(&mut self, wrs: &SendWrs<'_>) -> bool {
         match wrs.only_send() {
-            Some(send) if send.is_inline() => self.ring_short_inline(&send),
-            Some(send) => self.ring_one_segment(&send),
+            Some(send) if !self.takes_plain(&send) => false,
+            Some(send) if send.is_inline() => {
+                self.post_fast(&send.wr(ShortInline(send.inline())), send.wr_id)
+            }
+            Some(send) => self.post_fast(&send.wr(send.segment()), send.wr_id),
             None => false,
         }
-    }
-
-    #[inline(always)]
-    fn ring_short_inline(&mut self, send: &PlainSend<'_>) -> bool {
-        if !self.takes_plain(send) {
-            return false;
-        }
-        let ctrl = send_ctrl(send, short_inline_units(send));
-        let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(mut place) = self.wqes.next_block(send.wr_id, register) else {
-            return false;
-        };
-        let ctrl = place.ctrl(ctrl);
-        if Registers::holds_inline(send.inline().len()) {
-            let mut wqe = Registers::new(ctrl);
-            wqe.push_inline(send.inline());
-            place.ring_registers(&wqe, dbrec, register);
-        } else {
-            place.body().push_short_inline(send.inline());
-            place.ring_written(ctrl, dbrec, register);
-        }
-        true
-    }
-
-    #[inline(always)]
-    fn ring_one_segment(&mut self, send: &PlainSend<'_>) -> bool {
-        if !self.takes_plain(send) {
-            return false;
-        }
-        let ctrl = send_ctrl(send, 2);
-        let (dbrec, register) = (&mut self.dbrec, &mut self.register);
-        let Some(place) = self.wqes.next_block(send.wr_id, register) else { return false };
-        let mut wqe = Registers::new(place.ctrl(ctrl));
-        wqe.push(send.segment().to_words());
-        place.ring_registers(&wqe, dbrec, register);
-        true
     }
 
     /// Posts a list of verbs work requests as `ibv_post_send` does: one doorbell for the list,
@@ -178,20 +141,12 @@ impl Sq {
     /// yet.
     #[inline(always)]
     fn write_plain(&mut self, send: &PlainSend<'_>) -> bool {
-        if !self.takes_plain(send) {
-            return false;
-        }
-        let Some(mut place) = self.wqes.next_block_of_chain(send.wr_id) else { return false };
-        let units = if send.is_inline() {
-            place.body().push_short_inline(send.inline());
-            short_inline_units(send)
-        } else {
-            place.body().push(send.segment().to_words());
-            2
-        };
-        let ctrl = place.ctrl(send_ctrl(send, units));
-        place.keep(ctrl);
-        true
+        self.takes_plain(send)
+            && if send.is_inline() {
+                self.write_one_block(&send.wr(ShortInline(send.inline())), send.wr_id)
+            } else {
+                self.write_one_block(&send.wr(send.segment()), send.wr_id)
+            }
     }
 
     /// As [`write_plain`](Self::write_plain), after a look for free blocks.
@@ -281,17 +236,12 @@ impl Sq {
     }
 }
 
-/// Units of an inline Send: the control segment, and the data behind its header.
-#[inline(always)]
-fn short_inline_units(send: &PlainSend<'_>) -> usize {
-    1 + (INLINE_HEADER_BYTES + send.length() as usize).div_ceil(SEGMENT_BYTES)
-}
-
-/// The control segment of a Send, without QP number, block number and flags of the queue.
-#[inline(always)]
-fn send_ctrl(send: &PlainSend<'_>, units: usize) -> [u64; 2] {
-    let flags = send.ctrl_flags();
-    Ctrl { opcode: opcode::SEND, opmod: 0, units: units as u8, flags, imm: 0 }.words(0, 0)
+impl PlainSend<'_> {
+    /// The request, with this data.
+    #[inline(always)]
+    fn wr<D: Data>(&self, data: D) -> Wr<D> {
+        Wr::send(data).with_ctrl_flags(self.ctrl_flags())
+    }
 }
 
 /// The request with the flags of the work request.

@@ -35,6 +35,7 @@ pub(crate) mod sealed {
     impl Sealed for () {}
     impl Sealed for super::Inline<'_> {}
     impl Sealed for super::InlineParts<'_> {}
+    impl Sealed for super::ShortInline<'_> {}
     impl Sealed for super::DataSeg {}
     impl Sealed for &[super::DataSeg] {}
     impl<const N: usize> Sealed for [super::DataSeg; N] {}
@@ -51,6 +52,10 @@ pub struct Inline<'a>(pub &'a [u8]);
 /// Several pieces that are copied into the WQE one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineParts<'a>(pub &'a [&'a [u8]]);
+
+/// 1 to 48 bytes of a length that the compiler does not know, which are copied without a call.
+#[derive(Clone, Copy)]
+pub(crate) struct ShortInline<'a>(pub(crate) &'a [u8]);
 
 /// A gather list of verbs.
 #[derive(Clone, Copy)]
@@ -113,6 +118,23 @@ impl Data for Inline<'_> {
     #[inline(always)]
     fn inline_bytes(&self) -> usize {
         self.0.len()
+    }
+}
+
+impl Data for ShortInline<'_> {
+    #[inline(always)]
+    fn units(&self) -> usize {
+        inline_units(self.0.len())
+    }
+
+    #[inline(always)]
+    fn write(self, out: &mut impl Target) {
+        out.push_short_inline(self.0);
+    }
+
+    #[inline(always)]
+    fn in_registers(&self) -> bool {
+        Registers::holds_inline(self.0.len())
     }
 }
 
