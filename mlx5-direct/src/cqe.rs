@@ -235,7 +235,7 @@ pub struct ScatteredRecv {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendCqe {
     /// Opcode of the send WQE.
-    pub op: SendOp,
+    pub op: RequestOp,
     /// QP number, 24 bits.
     pub qpn: u32,
     /// SRQ number (CQE version 0) or user index (version 1), 24 bits.
@@ -262,13 +262,13 @@ impl ScatteredSend {
     /// Bytes of the result.
     pub fn byte_count(&self) -> u32 {
         // The entry's byte count is not reliable for an atomic. libmlx5 takes 8 as well.
-        if self.send.op == SendOp::Read { self.send.byte_count } else { 8 }
+        if self.send.op == RequestOp::Read { self.send.byte_count } else { 8 }
     }
 }
 
 /// The opcode that a requester entry repeats from its WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendOp {
+pub enum RequestOp {
     /// RDMA write.
     Write,
     /// RDMA write with immediate data.
@@ -299,7 +299,7 @@ pub enum SendOp {
     Other(u8),
 }
 
-impl SendOp {
+impl RequestOp {
     /// From the number in the WQE and in the entry's top `sop_drop_qpn` byte.
     pub const fn from_opcode(opcode: u8) -> Self {
         match opcode {

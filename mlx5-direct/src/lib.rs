@@ -143,8 +143,8 @@ pub mod wr;
 
 pub use cq::{ArmFor, Cq, PlainEntry};
 pub use cqe::{
-    Completion, CqeError, ErrorCqe, Message, PlainKind, RecvCqe, RecvOp, ScatteredRecv, ScatteredSend,
-    SendCqe, SendOp, Syndrome,
+    Completion, CqeError, ErrorCqe, Message, PlainKind, RecvCqe, RecvOp, RequestOp, ScatteredRecv,
+    ScatteredSend, SendCqe, Syndrome,
 };
 pub use dv::{CqeVersion, DvError, EventChannel, RecvWrs, SendWrs};
 #[cfg(feature = "tokio")]

@@ -5,8 +5,8 @@ mod common;
 
 use common::{CqDevice, Entry, Rng, cq_queue as queue, poll};
 use mlx5_direct::{
-    ArmFor, Completion, Cq, CqLayout, CqeError, LayoutError, PlainEntry, PlainKind, RecvOp, SendOp, Syndrome,
-    WqeIndex,
+    ArmFor, Completion, Cq, CqLayout, CqeError, LayoutError, PlainEntry, PlainKind, RecvOp, RequestOp,
+    Syndrome, WqeIndex,
     cqe::{self, RawCqe},
 };
 
@@ -61,7 +61,7 @@ fn an_entry_decodes_alike_in_bytes_and_in_a_queue() {
             assert_eq!(cqe::decode(&RawCqe::from_bytes(&bytes)), Ok(polled));
             match polled {
                 Completion::Recv(c) => assert_eq!(c.solicited, low_bits == 2),
-                Completion::Send(c) => assert_eq!((c.qpn, c.op), (0xab_cdef, SendOp::Read)),
+                Completion::Send(c) => assert_eq!((c.qpn, c.op), (0xab_cdef, RequestOp::Read)),
                 Completion::SendError(e) | Completion::RecvError(e) => {
                     assert_eq!((e.syndrome, e.vendor_syndrome), (Syndrome::TransportRetries, 0x81));
                 }
@@ -187,18 +187,18 @@ fn entries_are_held_back_up_to_the_limit() {
 fn requester_entries_say_which_wqe_finished_and_what_it_was() {
     let (mut cq, mut device) = queue(32, 64);
     let ops = [
-        (0x08, SendOp::Write),
-        (0x09, SendOp::WriteImm),
-        (0x0a, SendOp::Send),
-        (0x0b, SendOp::SendImm),
-        (0x01, SendOp::SendInval),
-        (0x10, SendOp::Read),
-        (0x11, SendOp::CompareSwap),
-        (0x12, SendOp::FetchAdd),
-        (0x25, SendOp::Umr),
-        (0x1b, SendOp::LocalInval),
-        (0x00, SendOp::Nop),
-        (0x0e, SendOp::Other(0x0e)),
+        (0x08, RequestOp::Write),
+        (0x09, RequestOp::WriteImm),
+        (0x0a, RequestOp::Send),
+        (0x0b, RequestOp::SendImm),
+        (0x01, RequestOp::SendInval),
+        (0x10, RequestOp::Read),
+        (0x11, RequestOp::CompareSwap),
+        (0x12, RequestOp::FetchAdd),
+        (0x25, RequestOp::Umr),
+        (0x1b, RequestOp::LocalInval),
+        (0x00, RequestOp::Nop),
+        (0x0e, RequestOp::Other(0x0e)),
     ];
     for (n, (sop, op)) in ops.into_iter().enumerate() {
         device.push(Entry { sop, qpn: 0x77, counter: n as u16, bytes: 9, ..Entry::default() });

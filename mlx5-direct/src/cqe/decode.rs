@@ -5,8 +5,8 @@
 //! other entries.
 
 use super::{
-    Completion, CqeError, ErrorCqe, PlainKind, RawCqe, RecvCqe, RecvOp, ScatteredRecv, ScatteredSend,
-    SendCqe, SendOp, Syndrome,
+    Completion, CqeError, ErrorCqe, PlainKind, RawCqe, RecvCqe, RecvOp, RequestOp, ScatteredRecv,
+    ScatteredSend, SendCqe, Syndrome,
 };
 use crate::wqe::WqeIndex;
 
@@ -140,7 +140,7 @@ pub(crate) fn is_plain_of(op_own: u8, kind: PlainKind) -> bool {
 pub(crate) fn decode_send(cqe: &RawCqe, wqe_counter: u16) -> SendCqe {
     let sop_qpn = cqe.sop_drop_qpn();
     SendCqe {
-        op: SendOp::from_opcode((sop_qpn >> 24) as u8),
+        op: RequestOp::from_opcode((sop_qpn >> 24) as u8),
         qpn: sop_qpn & QPN_MASK,
         srqn_or_user_index: cqe.srqn_uidx() & QPN_MASK,
         wqe_counter,

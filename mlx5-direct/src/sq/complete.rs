@@ -102,7 +102,7 @@ impl<C: Cookie> Sq<C> {
     }
 
     /// Whether a posted key change binds a memory window; false for an invalidation. The completion
-    /// of either is a [`SendOp::Umr`](crate::SendOp::Umr).
+    /// of either is a [`RequestOp::Umr`](crate::RequestOp::Umr).
     pub fn is_bind(&self, wqe_counter: u16) -> bool {
         let block = u32::from(wqe_counter);
         let units = u64::from_be(self.wqes.unit(block, 0)[0]) as usize & MAX_UNITS;

@@ -5,7 +5,7 @@ use std::mem::zeroed;
 
 use doorbell_sys::*;
 use mlx5_direct::{
-    Completion, Cq, DataSeg, RecvOp, SendError, SendOp, SendWrs, Sq, Wr,
+    Completion, Cq, DataSeg, RecvOp, RequestOp, SendError, SendWrs, Sq, Wr,
     wr::{Bind, Inline, Masked, Remote},
 };
 
@@ -21,7 +21,7 @@ fn data_segment(sge: &ibv_sge) -> DataSeg {
 }
 
 /// The next completion of a send-queue operation that succeeded; releases the request.
-fn finish(cq: &mut Cq, sq: &mut Sq) -> (SendOp, u64) {
+fn finish(cq: &mut Cq, sq: &mut Sq) -> (RequestOp, u64) {
     let completion = next(cq);
     let op = match completion {
         Completion::Send(send) => send.op,
@@ -228,9 +228,9 @@ pub(crate) fn masked_atomics_and_nops(rig: &Rig) {
         };
         let (masked, op, after) = match n % 3 {
             // The carry of the lowest byte stops at bit 7.
-            0 => (add, SendOp::MaskedFetchAdd, (old & !0xff) + 0x1_0000_0000),
-            1 => (swap(0x1111 << 48), SendOp::MaskedCompareSwap, old & !0xff00 | 0x5500),
-            _ => (swap(0x2222 << 48), SendOp::MaskedCompareSwap, old),
+            0 => (add, RequestOp::MaskedFetchAdd, (old & !0xff) + 0x1_0000_0000),
+            1 => (swap(0x1111 << 48), RequestOp::MaskedCompareSwap, old & !0xff00 | 0x5500),
+            _ => (swap(0x2222 << 48), RequestOp::MaskedCompareSwap, old),
         };
         rig.write(4096, &old.to_ne_bytes());
         rig.write(0, &[0; 8]);
@@ -249,7 +249,7 @@ pub(crate) fn masked_atomics_and_nops(rig: &Rig) {
         assert_eq!(sq.complete(counter).expect("posted").cookie, n);
         assert_eq!((word(0), word(4096)), (old, after), "request {n}");
         sq.post(Wr::nop(), n + 1000).expect("room");
-        assert_eq!(finish(&mut cq, &mut sq), (SendOp::Nop, n + 1000));
+        assert_eq!(finish(&mut cq, &mut sq), (RequestOp::Nop, n + 1000));
     }
     rig.destroy(&qps, &[], &[cq_raw]);
 }
@@ -287,10 +287,10 @@ pub(crate) fn invalidating_sends(rig: &Rig) {
         finish(&mut peer_cq, &mut peer_sq);
         sq.post(Wr::write(Remote { addr: rig.addr(4096), rkey: new }, Inline(&[n as u8; 8])), 2)
             .expect("room");
-        assert_eq!(finish(&mut cq, &mut sq), (SendOp::Write, 2));
+        assert_eq!(finish(&mut cq, &mut sq), (RequestOp::Write, 2));
         rq.post(&[DataSeg::new(rig.addr(8192), 64, rig.lkey())], 3).expect("room");
         sq.post(Wr::send_inval(new, Inline(&[7; 40])), 4).expect("room");
-        assert_eq!(finish(&mut cq, &mut sq), (SendOp::SendInval, 4));
+        assert_eq!(finish(&mut cq, &mut sq), (RequestOp::SendInval, 4));
         let Completion::Recv(received) = next(&mut peer_cq) else { panic!("a receive") };
         assert_eq!((received.op, received.invalidated_rkey()), (RecvOp::SendInval, Some(new)));
         assert_eq!(rq.complete(received.slot.0), Ok(3));
@@ -334,7 +334,7 @@ pub(crate) fn lists_cut_short(rig: &Rig) {
         // SAFETY: the chain and all memory that it names live through the call.
         let refused = sq.post_send_wrs(unsafe { SendWrs::new(wrs.as_ptr()) }).unwrap_err();
         assert_eq!((refused.posted, refused.error.errno()), (1, libc::ENOMEM));
-        assert_eq!(finish(&mut cq, &mut sq).0, SendOp::Write);
+        assert_eq!(finish(&mut cq, &mut sq).0, RequestOp::Write);
         assert_eq!((rig.read(4096, 8), fence_of(block)), (vec![n; 8], 0));
         block += 1;
 
@@ -375,7 +375,7 @@ pub(crate) fn lists_cut_short(rig: &Rig) {
         assert_eq!(sq.post_send_wrs(unsafe { SendWrs::new(wrs.as_ptr()) }), Ok(1));
         assert_eq!(fence_of(block), 0x20, "the request behind the invalidation");
         block += 1;
-        assert_eq!(finish(&mut cq, &mut sq).0, SendOp::Write);
+        assert_eq!(finish(&mut cq, &mut sq).0, RequestOp::Write);
         assert_eq!(sq.posted(), 0);
         // SAFETY: a live window.
         assert_eq!(unsafe { (*rig.context).ops.dealloc_mw.expect("windows")(window) }, 0);

@@ -18,7 +18,7 @@ use doorbell_sys::{
     ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
 };
 use libc::{EINVAL, ENOENT};
-use mlx5_direct::{SendOp, cqe::RawCqe};
+use mlx5_direct::{RequestOp, cqe::RawCqe};
 
 use crate::{
     objects::Cq,
@@ -257,14 +257,14 @@ unsafe extern "C" fn read_opcode(raw: *mut ibv_cq_ex) -> ibv_wc_opcode::Type {
     match entry.op_own() >> 4 {
         WRITE_IMM => IBV_WC_RECV_RDMA_WITH_IMM,
         SEND | SEND_IMM | SEND_INVAL => IBV_WC_RECV,
-        REQUEST => match SendOp::from_opcode((entry.sop_drop_qpn() >> 24) as u8) {
-            SendOp::Write | SendOp::WriteImm => IBV_WC_RDMA_WRITE,
-            SendOp::Send | SendOp::SendImm | SendOp::SendInval => IBV_WC_SEND,
-            SendOp::Read => IBV_WC_RDMA_READ,
-            SendOp::CompareSwap => IBV_WC_COMP_SWAP,
-            SendOp::FetchAdd => IBV_WC_FETCH_ADD,
+        REQUEST => match RequestOp::from_opcode((entry.sop_drop_qpn() >> 24) as u8) {
+            RequestOp::Write | RequestOp::WriteImm => IBV_WC_RDMA_WRITE,
+            RequestOp::Send | RequestOp::SendImm | RequestOp::SendInval => IBV_WC_SEND,
+            RequestOp::Read => IBV_WC_RDMA_READ,
+            RequestOp::CompareSwap => IBV_WC_COMP_SWAP,
+            RequestOp::FetchAdd => IBV_WC_FETCH_ADD,
             // SAFETY: as above.
-            SendOp::Umr => unsafe { open(raw).current.change },
+            RequestOp::Umr => unsafe { open(raw).current.change },
             _ => 0,
         },
         _ => 0,

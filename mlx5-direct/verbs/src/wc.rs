@@ -1,7 +1,7 @@
 //! From a completion to an `ibv_wc`. Fields that libmlx5 leaves untouched are left here as well.
 
 use doorbell_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
-use mlx5_direct::{ErrorCqe, Message, PlainEntry, RecvCqe, RecvOp, SendCqe, SendOp, Syndrome};
+use mlx5_direct::{ErrorCqe, Message, PlainEntry, RecvCqe, RecvOp, RequestOp, SendCqe, Syndrome};
 
 /// Status of a failed operation.
 ///
@@ -50,35 +50,35 @@ pub(crate) fn sent(wc: &mut ibv_wc, send: &SendCqe, wr_id: u64, bind: impl FnOnc
     use ibv_wc_opcode::*;
     begin(wc, send.qpn, wr_id);
     match send.op {
-        SendOp::Write => wc.opcode = IBV_WC_RDMA_WRITE,
-        SendOp::WriteImm => {
+        RequestOp::Write => wc.opcode = IBV_WC_RDMA_WRITE,
+        RequestOp::WriteImm => {
             wc.opcode = IBV_WC_RDMA_WRITE;
             wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
         }
-        SendOp::Send | SendOp::SendInval => wc.opcode = IBV_WC_SEND,
-        SendOp::SendImm => {
+        RequestOp::Send | RequestOp::SendInval => wc.opcode = IBV_WC_SEND,
+        RequestOp::SendImm => {
             wc.opcode = IBV_WC_SEND;
             wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
         }
-        SendOp::Read => {
+        RequestOp::Read => {
             wc.opcode = IBV_WC_RDMA_READ;
             wc.byte_len = send.byte_count;
         }
-        SendOp::CompareSwap => {
+        RequestOp::CompareSwap => {
             wc.opcode = IBV_WC_COMP_SWAP;
             wc.byte_len = 8;
         }
-        SendOp::FetchAdd => {
+        RequestOp::FetchAdd => {
             wc.opcode = IBV_WC_FETCH_ADD;
             wc.byte_len = 8;
         }
-        SendOp::Umr => wc.opcode = if bind() { IBV_WC_BIND_MW } else { IBV_WC_LOCAL_INV },
+        RequestOp::Umr => wc.opcode = if bind() { IBV_WC_BIND_MW } else { IBV_WC_LOCAL_INV },
         // No call of verbs posts these.
-        SendOp::MaskedCompareSwap
-        | SendOp::MaskedFetchAdd
-        | SendOp::LocalInval
-        | SendOp::Nop
-        | SendOp::Other(_) => {}
+        RequestOp::MaskedCompareSwap
+        | RequestOp::MaskedFetchAdd
+        | RequestOp::LocalInval
+        | RequestOp::Nop
+        | RequestOp::Other(_) => {}
     }
 }
 
@@ -142,11 +142,11 @@ static PLAIN_SENT: [Option<PlainSent>; 256] = {
     let mut number = 0;
     while number < 256 {
         let with_imm = ibv_wc_flags::IBV_WC_WITH_IMM.0 as u8;
-        table[number] = match SendOp::from_opcode(number as u8) {
-            SendOp::Send | SendOp::SendInval => Some(PlainSent { opcode: IBV_WC_SEND as u8, flags: 0 }),
-            SendOp::SendImm => Some(PlainSent { opcode: IBV_WC_SEND as u8, flags: with_imm }),
-            SendOp::Write => Some(PlainSent { opcode: IBV_WC_RDMA_WRITE as u8, flags: 0 }),
-            SendOp::WriteImm => Some(PlainSent { opcode: IBV_WC_RDMA_WRITE as u8, flags: with_imm }),
+        table[number] = match RequestOp::from_opcode(number as u8) {
+            RequestOp::Send | RequestOp::SendInval => Some(PlainSent { opcode: IBV_WC_SEND as u8, flags: 0 }),
+            RequestOp::SendImm => Some(PlainSent { opcode: IBV_WC_SEND as u8, flags: with_imm }),
+            RequestOp::Write => Some(PlainSent { opcode: IBV_WC_RDMA_WRITE as u8, flags: 0 }),
+            RequestOp::WriteImm => Some(PlainSent { opcode: IBV_WC_RDMA_WRITE as u8, flags: with_imm }),
             _ => None,
         };
         number += 1;
