@@ -1,6 +1,7 @@
 //! An order gateway.
 #![forbid(unsafe_code)]
 pub mod book;
+pub mod gateway;
 pub mod journal;
 pub mod login;
 pub mod market;

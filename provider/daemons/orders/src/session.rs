@@ -120,6 +120,11 @@ impl Sessions {
         Some(self.list.len() as u32 - 1)
     }
 
+    /// How many fit.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
     /// Whether another one fits.
     pub fn has_room(&self) -> bool {
         self.list.len() < self.most
