@@ -77,7 +77,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             );
             Ok(())
         }
-        Command::Top { address, count, interval } => top(address, count, interval),
+        Command::Top { address, count, interval } => metrics::watch(address, count, interval, tables),
     }
 }
 
@@ -168,28 +168,6 @@ fn end(served: Vec<Served>, ends: &mpsc::Receiver<()>) -> anyhow::Result<()> {
             Ok(outcome) => outcome.with_context(|| format!("device {device}"))?,
             Err(_) => bail!("the thread of device {device} has panicked"),
         }
-    }
-    Ok(())
-}
-
-fn top(address: SocketAddr, count: u32, interval: f64) -> anyhow::Result<()> {
-    let read = || {
-        metrics::read(address).with_context(|| {
-            format!("no counters at {address}: is the service running, with [metrics] in its configuration?")
-        })
-    };
-    let interval = Duration::try_from_secs_f64(interval).context("--interval")?;
-    let (mut before, mut then) = (read()?, Instant::now());
-    for n in 1.. {
-        std::thread::sleep(interval);
-        let (now, at) = (read()?, Instant::now());
-        // Clears the terminal.
-        let clear = if count == 0 { "\x1b[2J\x1b[H" } else { "" };
-        println!("{clear}{}", tables(&before, &now, at.duration_since(then).as_secs_f64()));
-        if n == count {
-            break;
-        }
-        (before, then) = (now, at);
     }
     Ok(())
 }

@@ -19,8 +19,8 @@ use crate::market::{Market, Verdict};
 use crate::ouch::{Inbound, LONGEST_IN, LONGEST_OUT, outbound};
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEvent, ConnectionEventKind, Cr, DtoCompletion, DtoOp, Ep, EpAttr,
-    EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia, IaSettings, PostError, Psp, Pz, RecvPool, RetryAttr,
-    Srq, SrqAttr,
+    EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia, IaSettings, PostError, Psp, Pz, RecvPool,
+    RetryAttr, Srq, SrqAttr,
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -231,7 +231,8 @@ impl Gateway {
         let pz = Pz::create(&ia)?;
         let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
         let events = Evd::create(&ia, QUEUE_LENGTH.min(ia.attributes().max_evd_qlen), None, streams)?;
-        let receives = options.receives.min(u32::try_from(ia.attributes().max_recv_per_srq).unwrap_or(u32::MAX));
+        let receives =
+            options.receives.min(u32::try_from(ia.attributes().max_recv_per_srq).unwrap_or(u32::MAX));
         let mut srq = Srq::create(&ia, &pz, SrqAttr::depth(i32::try_from(receives).unwrap_or(i32::MAX)))?;
         // Two bytes more than the longest message: whatever is longer is no message either.
         let mut pool = RecvPool::new(&ia, &pz, receives, LONGEST_IN + 2)?;
@@ -300,7 +301,10 @@ impl Gateway {
             }
             if count > 0 {
                 last_event = now;
-            } else if !self.options.idle.is_zero() && self.held.is_empty() && now - last_event > self.options.idle {
+            } else if !self.options.idle.is_zero()
+                && self.held.is_empty()
+                && now - last_event > self.options.idle
+            {
                 self.sleep()?;
             } else {
                 std::hint::spin_loop();
@@ -550,7 +554,8 @@ impl Gateway {
             retry: RetryAttr { rnr_retry: Some(7), ..RetryAttr::default() },
             ..EpAttr::default()
         };
-        let evds = EpEvds { recv: Some(&self.events), request: Some(&self.events), connect: Some(&self.events) };
+        let evds =
+            EpEvds { recv: Some(&self.events), request: Some(&self.events), connect: Some(&self.events) };
         let ep = Ep::create_with_srq(&self.ia, &self.pz, evds, &self.srq, &attr).map_err(|error| {
             tracing::warn!(%error, "no endpoint for a client");
             (Refusal::Full, 0)

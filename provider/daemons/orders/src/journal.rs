@@ -58,8 +58,13 @@ mod kind {
 
 impl Record {
     fn new(kind: u8, session: u32, time: u64, bytes: &[u8]) -> Self {
-        let mut record =
-            Self { check: 0.into(), session: session.into(), time: time.into(), kind, bytes: [0; LONGEST_IN] };
+        let mut record = Self {
+            check: 0.into(),
+            session: session.into(),
+            time: time.into(),
+            kind,
+            bytes: [0; LONGEST_IN],
+        };
         // A message that may be followed by an empty appendage is shorter than the longest one.
         record.bytes[..bytes.len()].copy_from_slice(bytes);
         record
@@ -215,7 +220,11 @@ impl Journal {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn open(options: &Options, fingerprint: &str, market: &mut Market) -> Result<(Self, Replayed), Error> {
+    pub fn open(
+        options: &Options,
+        fingerprint: &str,
+        market: &mut Market,
+    ) -> Result<(Self, Replayed), Error> {
         let path = &options.path;
         let failed = |error| Error::File { path: path.clone(), error };
         let mut opening = OpenOptions::new();
@@ -285,7 +294,8 @@ fn replay(path: &Path, file: &mut File, fingerprint: u64, market: &mut Market) -
     if length < size_of::<Header>() as u64 {
         // New, or torn at once.
         let header = Header { magic: MAGIC, fingerprint: fingerprint.into(), unused: [0; 48] };
-        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(header.as_bytes()));
+        let written =
+            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(header.as_bytes()));
         written.map_err(failed)?;
         return Ok(Replayed { cut: length, ..Replayed::default() });
     }

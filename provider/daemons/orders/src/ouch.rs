@@ -338,9 +338,9 @@ impl<'a> Inbound<'a> {
 
 /// The URN in a message out that is about an order.
 pub fn urn_of(message: &[u8]) -> Option<u32> {
-    let offset = match message.first()? {
-        &outbound::REPLACED => offset_of!(Replaced, urn),
-        &(outbound::ACCEPTED | outbound::CANCELED | outbound::EXECUTED | outbound::REJECTED) => 9,
+    let offset = match *message.first()? {
+        outbound::REPLACED => offset_of!(Replaced, urn),
+        outbound::ACCEPTED | outbound::CANCELED | outbound::EXECUTED | outbound::REJECTED => 9,
         _ => return None,
     };
     Some(u32::from_be_bytes(*message.get(offset..)?.first_chunk()?))

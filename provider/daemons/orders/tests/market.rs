@@ -329,7 +329,10 @@ fn market_orders_stop_at_the_collar() {
     // The last price is 110 now.
     t.send(1, &enter(5, b'S', 10, 121));
     t.send(1, &enter(6, b'S', 10, 122));
-    assert_eq!(t.send(0, &enter(2, b'B', 50, 200_000_0000))[..3], ["A: A 2", "A: E 2 10@121R", "A: C 2 40K"]);
+    assert_eq!(
+        t.send(0, &enter(2, b'B', 50, 2_000_000_000))[..3],
+        ["A: A 2", "A: E 2 10@121R", "A: C 2 40K"]
+    );
 }
 
 #[test]
@@ -340,23 +343,24 @@ fn each_check_has_its_reason() {
     let mut t = Test::with(rules);
     let good = |urn| enter(urn, b'B', 10, 100);
     let mut urn = 0;
-    let cases: [(R, Box<dyn Fn(Enter) -> Enter>); 16] = [
-        (R::Side, Box::new(|m| Enter { side: b'X', ..m })),
-        (R::Symbol, Box::new(|m| Enter { symbol: *b"CCC     ", ..m })),
-        (R::Cross, Box::new(|m| Enter { cross: b'O', ..m })),
-        (R::Other, Box::new(|m| Enter { capacity: b'X', ..m })),
-        (R::Quantity, Box::new(|m| Enter { quantity: 0.into(), ..m })),
-        (R::Quantity, Box::new(|m| Enter { quantity: 1_000_000.into(), ..m })),
-        (R::Price, Box::new(|m| Enter { price: 0.into(), ..m })),
-        (R::Price, Box::new(|m| Enter { price: 0x7735_939d.into(), ..m })),
-        (R::Other, Box::new(|m| Enter { time_in_force: b'6', ..m })),
-        (R::Display, Box::new(|m| Enter { display: b'N', ..m })),
-        (R::Display, Box::new(|m| Enter { display: b'P', time_in_force: b'3', ..m })),
-        (R::IntermarketSweep, Box::new(|m| Enter { intermarket_sweep: b'Y', ..m })),
-        (R::FatFinger, Box::new(|m| Enter { price: 111.into(), ..m })),
-        (R::FatFinger, Box::new(|m| Enter { side: b'T', price: 89.into(), ..m })),
-        (R::Size, Box::new(|m| Enter { quantity: 1001.into(), ..m })),
-        (R::Notional, Box::new(|m| Enter { quantity: 501.into(), ..m })),
+    type Change = fn(Enter) -> Enter;
+    let cases: [(R, Change); 16] = [
+        (R::Side, |m| Enter { side: b'X', ..m }),
+        (R::Symbol, |m| Enter { symbol: *b"CCC     ", ..m }),
+        (R::Cross, |m| Enter { cross: b'O', ..m }),
+        (R::Other, |m| Enter { capacity: b'X', ..m }),
+        (R::Quantity, |m| Enter { quantity: 0.into(), ..m }),
+        (R::Quantity, |m| Enter { quantity: 1_000_000.into(), ..m }),
+        (R::Price, |m| Enter { price: 0.into(), ..m }),
+        (R::Price, |m| Enter { price: 0x7735_939d.into(), ..m }),
+        (R::Other, |m| Enter { time_in_force: b'6', ..m }),
+        (R::Display, |m| Enter { display: b'N', ..m }),
+        (R::Display, |m| Enter { display: b'P', time_in_force: b'3', ..m }),
+        (R::IntermarketSweep, |m| Enter { intermarket_sweep: b'Y', ..m }),
+        (R::FatFinger, |m| Enter { price: 111.into(), ..m }),
+        (R::FatFinger, |m| Enter { side: b'T', price: 89.into(), ..m }),
+        (R::Size, |m| Enter { quantity: 1001.into(), ..m }),
+        (R::Notional, |m| Enter { quantity: 501.into(), ..m }),
     ];
     for (reason, broken) in cases {
         urn += 1;
@@ -420,9 +424,9 @@ fn the_orders_of_a_session_that_is_gone() {
 fn an_account_query() {
     // Lean 242: the next id was wrong after a restart.
     let mut t = Test::new();
-    assert_eq!(t.send(0, &[b'Q']), ["A: Q 1"]);
+    assert_eq!(t.send(0, b"Q"), ["A: Q 1"]);
     t.send(0, &enter(17, b'B', 1, 100));
-    assert_eq!(t.send(0, &[b'Q']), ["A: Q 18"]);
+    assert_eq!(t.send(0, b"Q"), ["A: Q 18"]);
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! The page of counters that Prometheus reads, and a client for it.
 
+use anyhow::Context;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a reader of the page may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -98,6 +99,38 @@ pub fn read(address: impl ToSocketAddrs) -> io::Result<Vec<Sample>> {
         return Err(io::Error::other(head.lines().next().unwrap_or_default().to_owned()));
     }
     Ok(page.lines().filter_map(parse).collect())
+}
+
+/// Prints a table of what has happened between two readings of a page, `count` times or, if it is 0,
+/// until the end. `table` gets both readings and the seconds between them.
+///
+/// # Errors
+/// The service cannot be reached, or the interval is not valid.
+pub fn watch(
+    address: SocketAddr,
+    count: u32,
+    interval: f64,
+    table: impl Fn(&[Sample], &[Sample], f64) -> String,
+) -> anyhow::Result<()> {
+    let read = || {
+        read(address).with_context(|| {
+            format!("no counters at {address}: is the service running, with [metrics] in its configuration?")
+        })
+    };
+    let interval = Duration::try_from_secs_f64(interval).context("--interval")?;
+    let (mut before, mut then) = (read()?, Instant::now());
+    for n in 1.. {
+        std::thread::sleep(interval);
+        let (now, at) = (read()?, Instant::now());
+        // Clears the terminal.
+        let clear = if count == 0 { "\x1b[2J\x1b[H" } else { "" };
+        println!("{clear}{}", table(&before, &now, at.duration_since(then).as_secs_f64()));
+        if n == count {
+            break;
+        }
+        (before, then) = (now, at);
+    }
+    Ok(())
 }
 
 /// The value in a line; `None` for comments.

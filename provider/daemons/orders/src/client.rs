@@ -1,0 +1,236 @@
+//! The client side: the connections of many sessions from one device, as the load generator and the
+//! tests have them. This is the only other file that knows RDMA.
+
+use crate::login::{Login, Refusal, Refused, Welcome};
+use crate::ouch::{LONGEST_IN, LONGEST_OUT};
+use doorbell::{
+    CloseFlags, CompletionFlags, ConnectionEvent, ConnectionEventKind, DtoCompletion, DtoOp, Ep, EpAttr,
+    EpEvds, Evd, EvdFlags, Event, EventData, Ia, IaSettings, PostError, Pz, Qos, RecvPool, RetryAttr, Srq,
+    SrqAttr,
+};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// How long a connection may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Requests in the send queue of a connection.
+const SENDS: u64 = 64;
+/// One of so many Sends is signalled.
+const SIGNAL: u64 = 16;
+/// Events taken at a time.
+const EVENTS: usize = 64;
+
+/// What comes from the gateway.
+#[derive(Debug)]
+pub enum News<'a> {
+    /// The login was accepted.
+    Welcome(Welcome),
+    /// The login was refused, and which messages are left.
+    Refused(Refusal, u64),
+    /// There is no gateway, or no connection to it.
+    Unreachable,
+    /// A message.
+    Message(&'a [u8]),
+    /// The connection has ended.
+    Ended,
+}
+
+#[derive(Debug)]
+struct Link {
+    ep: Ep,
+    is_connected: bool,
+    posted: u64,
+    completed: u64,
+}
+
+impl Link {
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.is_connected && self.posted - self.completed < SENDS
+    }
+}
+
+/// A device, and the connections from it.
+#[derive(Debug)]
+pub struct Client {
+    links: Vec<Option<Link>>,
+    generations: Vec<u32>,
+    /// Whether buffers are posted again.
+    reads: bool,
+    pool: RecvPool,
+    srq: Srq,
+    // Freed last.
+    events: Evd,
+    pz: Pz,
+    ia: Ia,
+}
+
+impl Client {
+    /// Opens a device for this many sessions, with so many receive buffers for all of them.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn open(device: &str, sessions: usize, receives: u32) -> doorbell::Result<Self> {
+        let settings = IaSettings { rnr_retry: 7, rnr_timer: 1, ..IaSettings::default() };
+        let ia = Ia::open_with(device, 8, settings)?;
+        let pz = Pz::create(&ia)?;
+        let streams = EvdFlags::DTO | EvdFlags::CONNECTION;
+        let events = Evd::create(&ia, 4096.min(ia.attributes().max_evd_qlen), None, streams)?;
+        let receives = receives.min(u32::try_from(ia.attributes().max_recv_per_srq).unwrap_or(u32::MAX));
+        let mut srq = Srq::create(&ia, &pz, SrqAttr::depth(i32::try_from(receives).unwrap_or(i32::MAX)))?;
+        let mut pool = RecvPool::new(&ia, &pz, receives, LONGEST_OUT)?;
+        pool.refill(&mut srq)?;
+        let links = (0..sessions).map(|_| None).collect();
+        Ok(Self { links, generations: vec![0; sessions], reads: true, pool, srq, events, pz, ia })
+    }
+
+    /// The address of the device.
+    pub fn address(&self) -> IpAddr {
+        self.ia.address()
+    }
+
+    /// From now on, no buffer is posted again.
+    pub fn stop_reading(&mut self) {
+        self.reads = false;
+    }
+
+    /// Connects a session. [`News::Welcome`] or another answer follows.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn connect(&mut self, session: usize, to: SocketAddr, login: &Login) -> doorbell::Result<()> {
+        let attr = EpAttr {
+            max_request_dtos: SENDS as i32,
+            max_request_iov: 1,
+            max_rdma_read_in: 0,
+            max_rdma_read_out: 0,
+            max_inline: LONGEST_IN as i32,
+            retry: RetryAttr { rnr_retry: Some(7), ..RetryAttr::default() },
+            ..EpAttr::default()
+        };
+        let evds =
+            EpEvds { recv: Some(&self.events), request: Some(&self.events), connect: Some(&self.events) };
+        let ep = Ep::create_with_srq(&self.ia, &self.pz, evds, &self.srq, &attr)?;
+        self.generations[session] += 1;
+        ep.set_context(u64::from(self.generations[session]) << 32 | session as u64);
+        ep.connect(to.ip(), to.port().into(), Some(PATIENCE), login.as_bytes(), Qos::BestEffort)?;
+        self.links[session] = Some(Link { ep, is_connected: false, posted: 0, completed: 0 });
+        Ok(())
+    }
+
+    /// Whether a session is connected.
+    pub fn is_connected(&self, session: usize) -> bool {
+        self.links[session].as_ref().is_some_and(|link| link.is_connected)
+    }
+
+    /// Whether a Send of this session fits.
+    #[inline]
+    pub fn has_room(&self, session: usize) -> bool {
+        self.links[session].as_ref().is_some_and(Link::has_room)
+    }
+
+    /// Sends bytes, up to those of the longest message. Returns false if there is no room at the moment,
+    /// or no connection.
+    ///
+    /// # Errors
+    /// The post was refused.
+    #[inline]
+    pub fn send(&mut self, session: usize, bytes: &[u8]) -> Result<bool, PostError> {
+        let Some(link) = &mut self.links[session] else { return Ok(false) };
+        if !link.has_room() {
+            return Ok(false);
+        }
+        link.posted += 1;
+        let (cookie, flags) = match link.posted.is_multiple_of(SIGNAL) {
+            true => (link.posted, CompletionFlags::empty()),
+            false => (0, CompletionFlags::SUPPRESS),
+        };
+        match link.ep.post_send_inline(bytes, cookie, flags) {
+            Ok(()) => Ok(true),
+            // The connection has just ended; the event is on its way.
+            Err(PostError::EpState(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends the connection of a session. [`News::Ended`] follows if there is one.
+    pub fn hang_up(&mut self, session: usize) {
+        if let Some(link) = &self.links[session]
+            && let Err(error) = link.ep.disconnect(CloseFlags::Abrupt)
+        {
+            tracing::debug!(%error, "disconnect");
+        }
+    }
+
+    /// Takes what has come. Returns the number of events.
+    ///
+    /// # Errors
+    /// Those of the device.
+    #[inline]
+    pub fn poll(&mut self, mut on: impl FnMut(usize, News<'_>)) -> doorbell::Result<usize> {
+        let mut events = [const { None }; EVENTS];
+        let count = self.events.drain(&mut events)?;
+        for event in events[..count].iter_mut().filter_map(Option::take) {
+            self.on_event(event, &mut on);
+        }
+        if self.reads && count > 0 {
+            self.pool.refill(&mut self.srq)?;
+        }
+        Ok(count)
+    }
+
+    #[inline]
+    fn on_event(&mut self, event: Event, on: &mut impl FnMut(usize, News<'_>)) {
+        match event.data {
+            EventData::Dto(dto) if dto.op == DtoOp::Receive => {
+                if let Some(message) = self.pool.take(&dto)
+                    && let Some(session) = self.session_of(dto.ep_context)
+                {
+                    on(session, News::Message(&message));
+                }
+            }
+            EventData::Dto(dto) => self.on_sent(&dto),
+            EventData::Connection(event) => self.on_connection(&event, on),
+            other => tracing::warn!(event = ?other, "an event that nobody has asked for"),
+        }
+    }
+
+    #[inline]
+    fn session_of(&self, context: u64) -> Option<usize> {
+        let (session, generation) = (context as u32 as usize, (context >> 32) as u32);
+        (self.generations.get(session) == Some(&generation) && self.links[session].is_some())
+            .then_some(session)
+    }
+
+    fn on_sent(&mut self, dto: &DtoCompletion) {
+        if let Some(session) = self.session_of(dto.ep_context)
+            && let Some(link) = &mut self.links[session]
+        {
+            link.completed = link.completed.max(if dto.is_success() { dto.cookie } else { 0 });
+        }
+    }
+
+    fn on_connection(&mut self, event: &ConnectionEvent, on: &mut impl FnMut(usize, News<'_>)) {
+        let Some(session) = self.session_of(event.ep_context) else { return };
+        let news = match event.kind {
+            ConnectionEventKind::Established => {
+                if let Some(link) = &mut self.links[session] {
+                    link.is_connected = true;
+                }
+                match Welcome::parse(&event.private_data) {
+                    Some(welcome) => return on(session, News::Welcome(welcome)),
+                    None => News::Unreachable,
+                }
+            }
+            kind if kind.is_end() => News::Ended,
+            ConnectionEventKind::PeerRejected => match Refused::parse(&event.private_data) {
+                Some((reason, oldest)) => News::Refused(reason, oldest),
+                None => News::Unreachable,
+            },
+            _ => News::Unreachable,
+        };
+        self.links[session] = None;
+        on(session, news);
+    }
+}

@@ -1,0 +1,272 @@
+//! `doorbell-orders`: the gateway, and the load generator.
+
+#![forbid(unsafe_code)]
+
+use anyhow::{Context, bail};
+use clap::{Args, Parser, Subcommand};
+use doorbell_orders::config::Config;
+use doorbell_orders::gateway::Gateway;
+use doorbell_orders::journal::{Journal, Replayed};
+use doorbell_orders::load::report;
+use doorbell_orders::load::run::{Load, Step, Target};
+use doorbell_orders::market::Market;
+use doorbell_orders::metrics::{Counters, PREFIX, table};
+use doorbell_service::signals::{Order, Signals};
+use doorbell_service::{metrics, notify};
+use indicatif::{ProgressBar, ProgressStyle};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use prometheus_client::registry::Registry;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// An order gateway on one shared receive queue, and a load generator that measures and verifies it.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serves until SIGTERM.
+    Serve {
+        /// The configuration.
+        file: PathBuf,
+    },
+    /// Checks a configuration and says what is wrong with it.
+    Check {
+        /// The configuration.
+        file: PathBuf,
+    },
+    /// Sends orders to a gateway that has had none, measures latencies from the intended times, and
+    /// verifies every answer.
+    Load(LoadArguments),
+    /// Shows what a running gateway does, once a second.
+    Top {
+        /// The address of the page of counters: `listen` in [metrics] of its configuration.
+        #[arg(default_value = "127.0.0.1:9978")]
+        address: SocketAddr,
+        /// Show this many tables; 0: until the end.
+        #[arg(long, short = 'n', default_value_t = 0)]
+        count: u32,
+        /// Seconds between two tables.
+        #[arg(long, short, default_value_t = 1.0)]
+        interval: f64,
+    },
+}
+
+#[derive(Args)]
+struct LoadArguments {
+    /// The configuration of the gateway: its symbols, limits, password and port.
+    file: PathBuf,
+    /// The gateway; by default the configured port at the address of the device.
+    #[arg(long)]
+    address: Option<SocketAddr>,
+    /// The device of the clients; by default the configured one.
+    #[arg(long)]
+    device: Option<String>,
+    /// Sessions. Several numbers: measured with --at messages a second each.
+    #[arg(long, value_delimiter = ',', default_value = "1,10,100")]
+    sessions: Vec<usize>,
+    /// Messages a second, of all sessions together. Several numbers: measured with the last number of
+    /// sessions each.
+    #[arg(long, value_delimiter = ',', default_value = "1000,2000,5000,10000")]
+    rates: Vec<u64>,
+    /// Messages a second for the comparison by sessions; by default the first of the rates.
+    #[arg(long)]
+    at: Option<u64>,
+    /// Seconds of load in all.
+    #[arg(long, default_value_t = 30.0)]
+    seconds: f64,
+    /// Messages of each measurement, in place of a time.
+    #[arg(long)]
+    messages: Option<u64>,
+    /// Equal numbers give equal orders.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write the chart there (SVG).
+    #[arg(long)]
+    chart: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("doorbell-orders: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Serve { file } => serve(&file),
+        Command::Check { file } => {
+            let config = Config::read(&file)?;
+            println!(
+                "{}: {} symbols, {} sessions",
+                file.display(),
+                config.listings.len(),
+                config.sizes.sessions
+            );
+            Ok(())
+        }
+        Command::Load(arguments) => load(&arguments),
+        Command::Top { address, count, interval } => metrics::watch(address, count, interval, table),
+    }
+}
+
+fn serve(file: &Path) -> anyhow::Result<()> {
+    doorbell_service::log::start("info");
+    let config = Config::read(file)?;
+    let signals = Signals::block().context("blocking signals")?;
+    let mut market = Market::new(config.rules, config.sizes, &config.listings);
+    let (journal, replayed) = match &config.journal {
+        None => (None, Replayed::default()),
+        Some(options) => {
+            let (journal, replayed) = Journal::open(options, &config.fingerprint(), &mut market)?;
+            let Replayed { records, cut, .. } = replayed;
+            if cut > 0 {
+                tracing::warn!(bytes = cut, "the last record of the journal was torn, and was cut off");
+            }
+            tracing::info!(records, orders = market.open_orders(), "journal replayed");
+            (Some(journal), replayed)
+        }
+    };
+    let device = config.gateway.device.clone();
+    let gateway = Gateway::open(market, journal, &replayed.connected, config.gateway)
+        .with_context(|| format!("device {device}"))?;
+    let handle = gateway.handle();
+    tracing::info!(device, address = %handle.address, "listening");
+    let (ended, end) = mpsc::channel();
+    let own = handle.clone();
+    let thread = std::thread::Builder::new().name("orders".into()).spawn(move || {
+        let outcome = pin(config.processor).and_then(|()| Ok(gateway.run()?));
+        // A gateway that nobody has ended ends the service.
+        if !own.is_ending() {
+            doorbell_service::signals::raise_end();
+        }
+        // Nobody listens before the end.
+        let _ = ended.send(());
+        outcome.map(|_| ())
+    });
+    let thread = thread.context("starting a thread")?;
+    if let Some(address) = config.metrics {
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register_collector(Box::new(Counters(handle.clone())));
+        let address = metrics::serve(address, registry).with_context(|| format!("listening at {address}"))?;
+        tracing::info!(%address, "the counters are at /metrics");
+    }
+    println!("ready");
+    notify::ready();
+    while let Order::Reload = signals.wait().context("waiting for signals")? {
+        tracing::warn!("a new configuration needs a restart");
+    }
+    notify::stopping();
+    tracing::info!("ending");
+    handle.drain();
+    if end.recv_timeout(DRAIN).is_err() {
+        tracing::warn!("messages are still under way");
+        handle.stop();
+    }
+    match thread.join() {
+        Ok(outcome) => outcome,
+        Err(_) => bail!("the thread of the gateway has panicked"),
+    }
+}
+
+/// How long messages may take that are under way when the service is to end.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Keeps this thread on a processor.
+fn pin(processor: Option<usize>) -> anyhow::Result<()> {
+    let Some(processor) = processor else { return Ok(()) };
+    let mut set = CpuSet::new();
+    let pinned = set.set(processor).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
+    pinned.with_context(|| format!("processor {processor}"))
+}
+
+fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
+    doorbell_service::log::start("warn");
+    let config = Config::read(&arguments.file)?;
+    if config.rules.duplicate > 0 {
+        bail!("duplicate-microseconds has to be 0 for a load: its orders are random, and some are equal");
+    }
+    let device = arguments.device.clone().unwrap_or(config.gateway.device);
+    let (Some(&most), Some(&last)) = (arguments.sessions.iter().max(), arguments.sessions.last()) else {
+        bail!("--sessions: at least one number");
+    };
+    let address = match arguments.address {
+        Some(address) => address,
+        None => SocketAddr::new(doorbell::Ia::open(&device)?.address(), config.gateway.port),
+    };
+    let target = Target {
+        device,
+        address,
+        password: config.gateway.password,
+        rules: config.rules,
+        listings: config.listings,
+    };
+    let Some(&first_rate) = arguments.rates.first() else { bail!("--rates: at least one number") };
+    let at = arguments.at.unwrap_or(first_rate);
+    let mut pairs: Vec<_> = arguments.sessions.iter().map(|&sessions| (sessions, at)).collect();
+    pairs.extend(arguments.rates.iter().filter(|&&rate| rate != at).map(|&rate| (last, rate)));
+    if pairs.iter().any(|&(sessions, rate)| sessions == 0 || rate == 0) {
+        bail!("numbers of sessions and rates are at least 1");
+    }
+    let seconds = arguments.seconds / pairs.len() as f64;
+    let steps: Vec<_> = pairs
+        .iter()
+        .map(|&(sessions, rate)| {
+            let messages = arguments.messages.unwrap_or((seconds * rate as f64) as u64).max(1);
+            Step { sessions, rate, messages }
+        })
+        .collect();
+    let mut load = Load::open(target, most, arguments.seed)?;
+    let done = AtomicU64::new(0);
+    let has_ended = AtomicBool::new(false);
+    let total = steps.iter().map(|step| step.messages).sum();
+    let measured = std::thread::scope(|scope| {
+        // Drawn by a thread of its own: drawing takes time.
+        scope.spawn(|| show_progress(total, &done, &has_ended));
+        let measured: anyhow::Result<Vec<_>> = steps.iter().map(|&step| load.run(step, &done)).collect();
+        has_ended.store(true, Ordering::Relaxed);
+        measured
+    })?;
+    println!("{}", report::table(&measured));
+    let sum = |of: fn(&doorbell_orders::load::verify::Verified) -> u64| -> u64 {
+        measured.iter().map(|measured| of(&measured.verified)).sum()
+    };
+    println!(
+        "verified: {} messages to the gateway ({} of them about orders that were gone), {} answers and executions; \
+         none lost, doubled, wrong or out of order; {} orders open",
+        sum(|v| v.answered + v.ignored),
+        sum(|v| v.ignored),
+        sum(|v| v.got),
+        load.open_orders()
+    );
+    if let Some(file) = &arguments.chart {
+        report::chart(&measured, &format!("doorbell-orders on {}", arguments.file.display()), file)?;
+        println!("chart: {}", file.display());
+    }
+    load.hang_up()
+}
+
+fn show_progress(total: u64, done: &AtomicU64, has_ended: &AtomicBool) {
+    let bar = ProgressBar::new(total);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} messages, {eta} left") {
+        bar.set_style(style);
+    }
+    while !has_ended.load(Ordering::Relaxed) {
+        bar.set_position(done.load(Ordering::Relaxed));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    bar.finish_and_clear();
+}
