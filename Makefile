@@ -61,9 +61,10 @@ build: setup ## build everything, optimised
 	$(dat2)
 
 run: setup ## the echo server and client on the software mlx5 device (DEVICE=rxe: on rxe in the test machine; DEVICE=mlx5_0: on a device of this machine)
-	cargo build $(locked) --release -p doorbell-hw-tests --bin doorbell-echo -p mlx5-emu
+	cargo build $(locked) --release -p doorbell-hw-tests --bin doorbell-echo -p mlx5-emu $(if $(DEVICE),,-p doorbell-benches --bin compare)
 ifeq ($(DEVICE),)
 	hw-tests/with-emu '"$(echo)" pair --server-device mlx5_0 --client-device mlx5_0 --messages 5000'
+	"$(target_dir)/release/compare" --own --quick
 else ifeq ($(DEVICE),rxe)
 	hw-tests/with-rxe '"$(echo)" pair --server-device rxeA --client-device rxeB'
 else

@@ -18,6 +18,7 @@ pub mod nothing;
 pub mod page;
 pub mod path;
 pub mod plan;
+pub mod pool;
 pub mod provider;
 pub mod queues;
 pub mod report;
@@ -26,7 +27,7 @@ pub mod sends;
 pub mod uct;
 
 use case::Case;
-use plan::{Spec, Subject};
+use plan::{CaseName, Spec, Subject};
 
 /// The case with a data path that does nothing.
 pub fn build_empty(spec: &Spec) -> Box<dyn Case> {
@@ -45,6 +46,9 @@ pub fn build(subject: Subject, spec: &Spec) -> anyhow::Result<Box<dyn Case>> {
             cases::on(*spec, libmlx5::Libmlx5::new(spec))
         }
         Subject::Mlx5Direct => direct::path(spec),
+        Subject::Provider | Subject::ProviderVerbs if spec.case == CaseName::PoolMessage => {
+            Box::new(pool::Echo::new(spec)?)
+        }
         Subject::Provider | Subject::ProviderVerbs => Box::new(provider::Provider::new(spec)?),
         Subject::Libdaplofa | Subject::Ucx => {
             anyhow::bail!("{} is measured by a C program", subject.name())

@@ -92,6 +92,7 @@ const TABLES: [Table; 6] = [
 fn in_c(case: CaseName) -> Option<CaseName> {
     Some(match case {
         CaseName::EpSend | CaseName::PoolSend => CaseName::DatSend,
+        CaseName::PoolMessage => CaseName::DatAnswer,
         CaseName::EpRecv => CaseName::DatRecv,
         CaseName::Post => CaseName::DatPost,
         CaseName::Poll => CaseName::DatReap,
@@ -150,6 +151,7 @@ fn what(Spec { case, batch, segments, .. }: Spec) -> String {
         EpSend => "Ep: send",
         EpRecv => "Ep: receive",
         PoolSend => "SendPool: take and send",
+        PoolMessage => "a message by the pools",
         DatPost => "dat_srq_post_recv",
         DatPostLmrs => "dat_srq_post_recv, 2 LMRs",
         DatPostFourLmrs => "dat_srq_post_recv, 4 LMRs",
@@ -306,7 +308,7 @@ fn drawn(spec: Spec) -> bool {
         Send | SendWr => true,
         RandomCompletion => (spec.batch, spec.segments) == (32, 1),
         DatPost | DatSend | DatRecv => spec.segments != 2,
-        Poll | EmptyPoll | ReapSend | Message | EpSend | EpRecv | PoolSend => spec.batch == 1,
+        Poll | EmptyPoll | ReapSend | Message | EpSend | EpRecv | PoolSend | PoolMessage => spec.batch == 1,
         DatReap | DatEmpty | DatWait | DatWrite | DatReapSend | DatAnswer | DatThread | DatTwoThreads => true,
         _ => false,
     }

@@ -46,6 +46,9 @@ pub enum CaseName {
     EpChain,
     /// `SendPool::send` of 32 bytes, and the `SendPool::take` before it.
     PoolSend,
+    /// A message by `RecvPool::next`, its answer by `SendPool::send`, and the completion of an earlier
+    /// answer.
+    PoolMessage,
     /// `Ep::post_recv` to an EP without an SRQ.
     EpRecv,
     /// As `Message`, with messages that arrive in their buffers.
@@ -132,6 +135,7 @@ impl CaseName {
             Self::EpPair => "ep-write-send",
             Self::EpChain => "ep-chain",
             Self::PoolSend => "pool-send",
+            Self::PoolMessage => "pool-message",
             Self::EpRecv => "ep-recv",
             Self::DatPost => "dat-post",
             Self::DatPostCrowd => "dat-post-crowd",
@@ -173,7 +177,8 @@ impl CaseName {
 
     /// Whether the case is about calls that only the crate doorbell has.
     pub fn of_provider(self) -> bool {
-        matches!(self, Self::EpSend | Self::EpPair | Self::EpChain | Self::PoolSend | Self::EpRecv)
+        matches!(self, Self::EpSend | Self::EpPair | Self::EpChain | Self::EpRecv)
+            || matches!(self, Self::PoolSend | Self::PoolMessage)
     }
 
     /// Whether the case goes through libdat2.
@@ -373,7 +378,7 @@ pub fn plan(quick: bool) -> Vec<Spec> {
         plan.push(spec(case, 1, 1, 128));
     }
     plan.extend([Send, SendWr].map(|case| spec(case, 32, 1, 128)));
-    plan.extend([EpSend, EpPair, EpChain, PoolSend, EpRecv].map(|case| spec(case, 1, 1, 128)));
+    plan.extend([EpSend, EpPair, EpChain, PoolSend, PoolMessage, EpRecv].map(|case| spec(case, 1, 1, 128)));
     for &segments in if quick { &[1][..] } else { &[1, 4] } {
         let depths = if quick { depths } else { &[16, 255, 1023, 32_767] };
         plan.extend(depths.iter().map(|&depth| spec(DatPost, 1, segments, depth)));

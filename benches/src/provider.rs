@@ -45,7 +45,7 @@ pub struct Provider {
 }
 
 /// Lets the device work until `there` returns a value.
-fn until<T>(what: &str, mut there: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut there: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = there() {

@@ -31,6 +31,7 @@ fn main() {
         (false, _) => " (ignored: not x86-64)",
     };
     let verbs = format!("calls_under_doorbell_run_take_few_instructions{why_not_verbs}");
+    let own = format!("a_message_of_make_run_has_its_own_cost{why_not_verbs}");
     let with_dtest = with_dat && doorbell_benches::dtest::available();
     let why =
         if with_dtest { "" } else { " (ignored: no dtest or no libdat2; packages dapl2-utils, libdapl-dev)" };
@@ -41,6 +42,7 @@ fn main() {
         Trial::test(locked, locked_instructions).with_ignored_flag(!steps),
         Trial::test(few, instructions_of_calls).with_ignored_flag(!steps || cfg!(debug_assertions)),
         Trial::test(verbs, instructions_under_doorbell_run).with_ignored_flag(!why_not_verbs.is_empty()),
+        Trial::test(own, own_cost).with_ignored_flag(!why_not_verbs.is_empty()),
         Trial::test(dtest, dtest_latencies).with_ignored_flag(!with_dtest),
         Trial::test("an_unknown_subject_is_refused_with_the_names", unknown_subject),
         Trial::test("an_unknown_device_is_refused_by_name", no_such_device),
@@ -324,6 +326,22 @@ fn dtest_latencies() -> Result<(), Failed> {
         // Some calls take less than a microsecond, dtest's unit.
         assert!(us >= 0.0 && printed.contains(name), "{figure} in\n{printed}");
     }
+    Ok(())
+}
+
+/// `make run` ends with these lines.
+fn own_cost() -> Result<(), Failed> {
+    let output = compare().args(["--own", "--quick"]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let instructions = |path: &str| -> Option<f64> {
+        let line = text.lines().find(|line| line.contains(path))?;
+        let (rest, _) = line.split_once(" instructions")?;
+        assert!(rest.contains(" ns,"), "{line}");
+        rest.rsplit(' ').next()?.parse().ok()
+    };
+    let [direct, verbs] = ["direct path", "standard verbs"].map(instructions);
+    let direct = direct.ok_or_else(|| text.clone().into_owned())?;
+    assert!(direct > 50.0 && verbs.is_some_and(|verbs| verbs > direct), "{text}");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Measures every case of every subject in one run and writes the report.
 
-use std::{path::PathBuf, process::Command, time::Duration};
+use std::{fmt::Write as _, path::PathBuf, process::Command, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -10,7 +10,7 @@ use doorbell_benches::{
     count,
     dat::{DatPost, Stepper, library},
     device, dtest, host, libmlx5, page,
-    plan::{Spec, Subject, plan},
+    plan::{CaseName, Spec, Subject, plan},
     report,
     report::Row,
     sample::{self, Effort, Timing},
@@ -49,6 +49,9 @@ struct Args {
     /// Measure nothing: write page and charts of the report that is there.
     #[arg(long)]
     page: bool,
+    /// Write nothing: print what a message by the pools costs, by both data paths.
+    #[arg(long)]
+    own: bool,
     /// Where to write the report; the page of results and the charts go beside it.
     #[arg(long, default_value = "target/bench/report.json")]
     out: PathBuf,
@@ -99,7 +102,41 @@ fn main() -> Result<()> {
     if let Some(n) = args.trap {
         return trap_here(&args, n);
     }
-    if args.page { write_page(&args) } else { measure(&args) }
+    match args {
+        Args { page: true, .. } => write_page(&args),
+        Args { own: true, .. } => own(&args),
+        _ => measure(&args),
+    }
+}
+
+/// Prints the time and instructions of a message by the pools, without the device: what a program
+/// spends in the provider.
+fn own(args: &Args) -> Result<()> {
+    let whole = plan(args.quick).into_iter().enumerate();
+    let (index, spec) =
+        { whole }.find(|(_, spec)| spec.case == CaseName::PoolMessage).context("no such case")?;
+    let stepper = if cfg!(target_arch = "x86_64") { Some(Stepper::new()?) } else { None };
+    println!("In Doorbell: receive, post of the buffer, answer of 32 bytes, completion of the answer:");
+    for (name, subject) in [("direct path", Subject::Provider), ("standard verbs", Subject::ProviderVerbs)] {
+        let job = Job { index, spec, subject };
+        let timings: Result<Vec<_>> =
+            (0..args.rounds()).map(|_| time_elsewhere(args, job, &mut None)).collect();
+        let mut line = format!("  {name:15} {:6.0} ns", Timing::median(&timings?).mean);
+        if let Some(stepper) = &stepper {
+            let mut command = again(subject)?;
+            command.args(["--trap", &index.to_string()]).args(args.quick.then_some("--quick"));
+            let operations = operations(&spec) * count::TRAPPED_RUNS;
+            let each = stepper.steps(&command)?.instructions / u64::from(operations);
+            let _ = write!(line, ", {each:5} instructions");
+        }
+        println!("{line}");
+    }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    println!(
+        "All else in p50 above is the software device: its engine, and two processes that take turns on \
+         {processors} processors.\nOn a card, the card does that part: make hw-test DEVICE=mlx5_0"
+    );
+    Ok(())
 }
 
 /// Writes the page and the charts of the report that is there.

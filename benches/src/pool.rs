@@ -1,0 +1,146 @@
+//! A whole message by the pools of the Rust API: a receive, the post of its buffer, the answer, and
+//! the completion of an earlier answer.
+
+use std::{hint::black_box, time::Duration};
+
+use doorbell::{
+    CompletionFlags, Ep, EpAttr, EpEvds, Evd, EvdFlags, EventData, Ia, Lmr, LmrTriplet, MemPriv, Psp, Pz,
+    Qos, Received, RecvPool, SendPool, Srq, SrqAttr,
+};
+
+use crate::{
+    case::{Case, GROUP},
+    device,
+    plan::Spec,
+    provider::until,
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const MESSAGE: usize = 64;
+/// What an answer has: it goes inline.
+const ANSWER: usize = 32;
+
+/// The case. The client's part, by posts of its own, is between the samples.
+pub struct Echo {
+    srq: Srq,
+    server: Ep,
+    client: Ep,
+    received: Evd,
+    sent: Evd,
+    /// All completions of the client.
+    theirs: Evd,
+    messages: RecvPool,
+    answers: SendPool,
+    memory: LmrTriplet,
+    data_path: &'static str,
+    _rest: (Lmr, Pz, Ia),
+}
+
+impl Echo {
+    /// The case. The provider chooses the data path.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the provider's calls.
+    pub fn new(spec: &Spec) -> anyhow::Result<Self> {
+        device::start();
+        let ia = Ia::open(device::name())?;
+        let pz = Pz::create(&ia)?;
+        let evd = |n: u32, flags| Evd::create(&ia, n as i32, None, flags);
+        let (received, sent) = (evd(spec.depth, EvdFlags::DTO)?, evd(4 * GROUP, EvdFlags::DTO)?);
+        let (theirs, requests) = (evd(4 * GROUP, EvdFlags::DTO)?, evd(8, EvdFlags::CR)?);
+        let connections = [evd(8, EvdFlags::CONNECTION)?, evd(8, EvdFlags::CONNECTION)?];
+        let lmr = Lmr::create(&ia, &pz, MESSAGE, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE)?;
+        let mut srq = Srq::create(&ia, &pz, SrqAttr::depth(spec.depth as i32))?;
+        let mut messages = RecvPool::new(&ia, &pz, spec.depth, MESSAGE)?;
+        messages.refill(&mut srq)?;
+        let attr =
+            EpAttr { max_request_dtos: 2 * GROUP as i32, max_recv_dtos: GROUP as i32, ..EpAttr::default() };
+        let evds = EpEvds { recv: Some(&received), request: Some(&sent), connect: Some(&connections[0]) };
+        let server = Ep::create_with_srq(&ia, &pz, evds, &srq, &attr)?;
+        let evds = EpEvds { recv: Some(&theirs), request: Some(&theirs), connect: Some(&connections[1]) };
+        let client = Ep::create(&ia, &pz, evds, Some(&attr))?;
+        let (_psp, qual) = Psp::create_any(&ia, &requests)?;
+        client.connect(ia.address(), qual, Some(PATIENCE), &[], Qos::BestEffort)?;
+        let request = until("a connection request", || requests.dequeue().ok());
+        let EventData::ConnectionRequest(arrival) = request.data else {
+            anyhow::bail!("{request:?} instead of a connection request");
+        };
+        arrival.cr.accept(&server, &[])?;
+        for evd in &connections {
+            until("the connection", || evd.dequeue().ok());
+        }
+        let mut this = Self {
+            srq,
+            server,
+            client,
+            received,
+            sent,
+            theirs,
+            messages,
+            answers: SendPool::new(&ia, &pz, 2 * GROUP, MESSAGE)?,
+            memory: lmr.triplet(0, MESSAGE),
+            data_path: ia.provider_attributes().datapath,
+            _rest: (lmr, pz, ia),
+        };
+        // Answers to nothing, so that each sample finds completions of the one before.
+        this.expect_answers();
+        (0..GROUP).for_each(|_| this.answer());
+        Ok(this)
+    }
+
+    fn expect_answers(&mut self) {
+        for _ in 0..GROUP {
+            self.client.post_recv(&[self.memory], 0, CompletionFlags::empty()).expect("a receive");
+        }
+    }
+
+    fn completions_of_the_client(&self) {
+        for _ in 0..GROUP {
+            until("a completion of the client", || self.theirs.dequeue().ok());
+        }
+    }
+
+    #[inline(always)]
+    fn answer(&mut self) {
+        let buffer = self.answers.take().expect("a free buffer");
+        let sent = self.answers.send(&mut self.server, buffer, ANSWER, CompletionFlags::empty());
+        assert!(sent.is_ok(), "a send was refused");
+    }
+
+    #[inline(always)]
+    fn message(&mut self) {
+        match self.messages.next(&mut self.srq, &self.received, None) {
+            Ok(Received::Message(message)) => drop(black_box(message)),
+            other => panic!("{other:?} instead of a message"),
+        }
+        self.answer();
+        let event = self.sent.dequeue().expect("the completion of an answer");
+        let EventData::Dto(dto) = &event.data else { panic!("{event:?} instead of a completion") };
+        assert!(dto.is_success() && self.answers.completed(dto));
+    }
+}
+
+impl Case for Echo {
+    fn operations(&self) -> u32 {
+        GROUP
+    }
+
+    /// The answers of the last sample arrive, and as many messages.
+    fn prepare(&mut self) {
+        self.completions_of_the_client();
+        self.expect_answers();
+        for _ in 0..GROUP {
+            self.client.post_send(&[self.memory], 0, CompletionFlags::empty()).expect("a send");
+        }
+        self.completions_of_the_client();
+    }
+
+    fn run(&mut self) {
+        (0..GROUP).for_each(|_| self.message());
+    }
+
+    fn data_path(&self) -> Option<&'static str> {
+        Some(self.data_path)
+    }
+}
