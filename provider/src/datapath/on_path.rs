@@ -25,8 +25,6 @@ impl DataPath {
 
 /// A queue on one of the paths.
 #[derive(Debug)]
-// Fast functions test the tag, which is a small number then.
-#[repr(u8)]
 pub(crate) enum OnPath<D, V> {
     Verbs(V),
     Direct(D),
