@@ -5,7 +5,7 @@
 
 use super::request::{Operation, Read, Send, Write};
 use super::{Ep, RequestKind};
-use crate::datapath::{WrInfo, with_path};
+use crate::datapath::{Direct, WrInfo, with_path};
 use crate::error::PostError;
 use crate::types::{CompletionFlags, LmrTriplet, RmrTriplet};
 
@@ -23,6 +23,19 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
+        if flags.is_empty()
+            && iov.len() == 1
+            && let Some(mut receives) = self.inner.pair.receives.try_lock_fast()
+            && receives.push_fast::<Direct>(iov, cookie)
+        {
+            return Ok(());
+        }
+        self.recv_any(iov, cookie, flags)
+    }
+
+    /// As [`Ep::post_recv`], for all receives.
+    #[inline(never)]
+    fn recv_any(&mut self, iov: &[LmrTriplet], cookie: u64, flags: CompletionFlags) -> Result<(), PostError> {
         if flags.is_empty() {
             let mut receives = self.inner.pair.receives.lock();
             if with_path!(receives.queue.path(), P => receives.push_fast::<P>(iov, cookie)) {
@@ -244,6 +257,8 @@ impl Ep {
         self.inner.request_slow(RequestKind::CompareSwap(remote, compare, swap), &[local], info, flags)
     }
 
+    /// Posts a request. The first attempt, straight-line code without calls, is for one segment on
+    /// the direct path, by the thread that owns the lock.
     #[inline(always)]
     fn submit(
         &mut self,
@@ -252,9 +267,29 @@ impl Ep {
         cookie: u64,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
+        if iov.len() == 1
+            && let Some(mut requests) = self.inner.pair.requests.try_lock_fast()
+            && requests.push_fast::<Direct, _, true>(op, iov, cookie, flags)
+        {
+            return Ok(());
+        }
+        self.submit_any(op, iov, cookie, flags)
+    }
+
+    /// As [`Ep::submit`], for all requests.
+    #[inline(never)]
+    fn submit_any(
+        &mut self,
+        op: impl Operation,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
         let mut requests = self.inner.pair.requests.lock();
         let path = requests.queue.path();
-        if with_path!(path, P => requests.push_fast::<P, _, true>(op, iov, cookie, flags)) {
+        let posted = with_path!(path, P => requests.push_fast::<P, _, true>(op, iov, cookie, flags)
+            || requests.push_after_search::<P, _>(op, iov, cookie, flags));
+        if posted {
             return Ok(());
         }
         drop(requests);
