@@ -6,8 +6,8 @@ use std::{
 };
 
 use doorbell::{
-    ChainRequest, CompletionFlags, DtoOp, Ep, EpAttr, EpEvds, Evd, EvdFlags, Event, EventData, Ia, Lmr,
-    LmrTriplet, MemPriv, Psp, Pz, Qos, RmrTriplet, SendPool, Srq, SrqAttr,
+    ChainRequest, CompletionFlags, DtoOp, Ep, EpAttr, EpEvds, Evd, EvdFlags, Event, Ia, Lmr, LmrTriplet,
+    MemPriv, Psp, Pz, Qos, RmrTriplet, SendPool, Srq, SrqAttr,
 };
 
 use crate::{
@@ -36,8 +36,6 @@ pub struct Provider {
     /// One buffer per call.
     buffers: Vec<Vec<LmrTriplet>>,
     source: LmrTriplet,
-    /// What a drain takes.
-    events: Vec<Option<Event>>,
     /// Posted in the last sample: buffers, or requests.
     outstanding: u32,
     data_path: &'static str,
@@ -89,13 +87,13 @@ impl Provider {
 
         let (_psp, qual) = Psp::create_any(&ia, &requests)?;
         client.connect(ia.address(), qual, Some(PATIENCE), &[], Qos::BestEffort)?;
-        let request = until("a connection request", || requests.dequeue().ok());
-        let EventData::ConnectionRequest(arrival) = request.data else {
+        let request = until("a connection request", || requests.dequeue().expect("a live EVD"));
+        let Event::ConnectionRequest(arrival) = request else {
             anyhow::bail!("{request:?} instead of a connection request");
         };
         arrival.cr.accept(&server, &[])?;
         for evd in &connections {
-            until("the connection", || evd.dequeue().ok());
+            until("the connection", || evd.dequeue().expect("a live EVD"));
         }
 
         let triplet = |n: usize, k: usize| lmr.triplet((n * segments + k) * MESSAGE, MESSAGE);
@@ -116,7 +114,6 @@ impl Provider {
             target,
             buffers,
             source: triplet(GROUP as usize, 0),
-            events: (0..spec.batch).map(|_| None).collect(),
             outstanding: 0,
             data_path: ia.provider_attributes().datapath,
             srq,
@@ -134,12 +131,11 @@ impl Provider {
     /// Reaps what the last sample of a case that sends has caused, and posts the buffers again.
     fn finish_sends(&mut self) {
         for _ in 0..std::mem::take(&mut self.outstanding) {
-            let event = until("the completion of a request", || self.sent.dequeue().ok());
-            let EventData::Dto(dto) = event.data else { panic!("{event:?} instead of a completion") };
-            assert!(dto.is_success());
+            let event = until("the completion of a request", || self.sent.dequeue().expect("a live EVD"));
+            let Event::Done(dto) = event else { panic!("{event:?} instead of a completion") };
             self.pool.completed(&dto);
             if dto.op == DtoOp::Send {
-                until("a message", || self.received.dequeue().ok());
+                until("a message", || self.received.dequeue().expect("a live EVD"));
                 self.srq.post_recv(&self.buffers[0], 0).expect("a receive");
             }
         }
@@ -150,7 +146,7 @@ impl Provider {
         for _ in 0..std::mem::take(&mut self.outstanding) {
             self.server.post_send(&[self.source], 0, CompletionFlags::empty()).expect("a send");
             for _ in 0..2 {
-                until("the completions of a message", || self.unused.dequeue().ok());
+                until("the completions of a message", || self.unused.dequeue().expect("a live EVD"));
             }
         }
     }
@@ -187,7 +183,7 @@ impl Provider {
             self.client.post_send(&[self.source], 0, CompletionFlags::empty()).expect("a send");
         }
         for _ in 0..GROUP {
-            until("the completion of a send", || self.sent.dequeue().ok());
+            until("the completion of a send", || self.sent.dequeue().expect("a live EVD"));
         }
         if device::named().is_some() {
             // A message may be acknowledged before its completion is visible, and a check would
@@ -198,15 +194,24 @@ impl Provider {
 
     #[inline(always)]
     fn reap(&mut self) {
-        use_cookie(&self.received.dequeue().expect("a receive"));
+        match self.received.dequeue() {
+            Ok(Some(Event::Received(message))) => black_box(message.cookie),
+            other => panic!("{other:?} instead of a receive"),
+        };
     }
 
-    /// Reaps as many completions as `events` has places.
+    /// Reaps a batch of completions.
     #[inline(always)]
     fn drain(&mut self) {
-        let n = self.received.drain(&mut self.events).expect("receives");
-        assert_eq!(n, self.events.len());
-        self.events.iter().flatten().for_each(use_cookie);
+        let mut messages = 0;
+        for event in self.received.drain(self.spec.batch as usize).expect("a live EVD") {
+            match event {
+                Event::Received(message) => black_box(message.cookie),
+                other => panic!("{other:?} instead of a receive"),
+            };
+            messages += 1;
+        }
+        assert_eq!(messages, self.spec.batch);
     }
 
     #[inline(always)]
@@ -214,13 +219,6 @@ impl Provider {
         let posted = self.srq.post_recv(black_box(&self.buffers[call as usize]), u64::from(call));
         assert!(posted.is_ok(), "the SRQ is full");
     }
-}
-
-#[inline(always)]
-fn use_cookie(event: &Event) {
-    let EventData::Dto(dto) = &event.data else { panic!("{event:?} instead of a receive") };
-    assert!(dto.is_success());
-    black_box(dto.cookie);
 }
 
 impl Case for Provider {
@@ -288,7 +286,7 @@ impl Case for Provider {
                 self.outstanding = GROUP;
             }
             _ => (0..GROUP).for_each(|_| {
-                black_box(self.received.dequeue().is_err());
+                black_box(self.received.dequeue().is_ok_and(|event| event.is_none()));
             }),
         }
     }

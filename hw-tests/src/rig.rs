@@ -3,9 +3,9 @@
 use crate::devices;
 use doorbell::{
     AsyncEvent, CloseFlags, CompletionFlags, ConnQual, ConnectionEventKind, Count, CrArrival, DatagramEvent,
-    Direction, DtoCompletion, DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia,
-    IaSettings, Lmr, LmrTriplet, MemPriv, PostError, Psp, Pz, Qos, RecvBuf, RecvPool, ReturnType,
-    RmrBindCompletion, RmrTriplet, Rsp, Srq, SrqAttr, WaitError, Waited,
+    Direction, DtoCompletion, DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd, EvdFlags, Event, Ia, IaSettings,
+    Lmr, LmrTriplet, MemPriv, PostError, Psp, Pz, Qos, RecvBuf, RecvPool, ReturnType, RmrBindCompletion,
+    RmrTriplet, Rsp, Srq, SrqAttr, WaitError, Waited,
 };
 use rxe_fallback::cm::Resolved;
 use rxe_fallback::{
@@ -257,12 +257,10 @@ impl Rig {
     pub fn connect(&self, server: Ep, client: Ep) -> Pair {
         let (psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
         client.connect(self.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
-        let arrival = match self.server.cr.wait(Some(LONG), 1) {
-            Ok(waited) => request_of(waited.event),
+        let arrival = match self.server.cr.wait_for(LONG).unwrap() {
+            Some(event) => request_of(event),
             // The client's event says why.
-            Err(e) => {
-                panic!("no connection request: {e}; the client has {:?}", self.client.connect.dequeue())
-            }
+            None => panic!("no connection request; the client has {:?}", self.client.connect.dequeue()),
         };
         assert_eq!(arrival.sp, psp.id());
         arrival.cr.accept(&server, &[]).unwrap();
@@ -358,7 +356,7 @@ impl Default for Rig {
 /// The next event, within [`LONG`].
 #[track_caller]
 pub fn next(evd: &Evd) -> Event {
-    match evd.wait(Some(LONG), 1) {
+    match evd.wait_threshold(1, Some(LONG)) {
         Ok(waited) => waited.event,
         // A panic in a closure would name this line instead of the test's.
         Err(e) => panic!("no event: {e}; {} are queued", e.more),
@@ -368,17 +366,15 @@ pub fn next(evd: &Evd) -> Event {
 /// The next event, which is a completion.
 #[track_caller]
 pub fn dto(evd: &Evd) -> DtoCompletion {
-    match next(evd).data {
-        EventData::Dto(dto) => dto,
-        other => panic!("not a completion: {other:?}"),
-    }
+    let event = next(evd);
+    *event.completion().unwrap_or_else(|| panic!("not a completion: {event:?}"))
 }
 
 /// The next event, which is the completion of a bind.
 #[track_caller]
 pub fn bound(evd: &Evd) -> RmrBindCompletion {
-    match next(evd).data {
-        EventData::RmrBind(bind) => bind,
+    match next(evd) {
+        Event::Bound(bind) => bind,
         other => panic!("not a bind: {other:?}"),
     }
 }
@@ -386,10 +382,8 @@ pub fn bound(evd: &Evd) -> RmrBindCompletion {
 /// The next event, which is a connection event.
 #[track_caller]
 pub fn connection(evd: &Evd) -> doorbell::ConnectionEvent {
-    match next(evd).data {
-        EventData::Connection(event) => event,
-        other => panic!("not a connection event: {other:?}"),
-    }
+    let event = next(evd);
+    event.connection().unwrap_or_else(|| panic!("not a connection event: {event:?}")).clone()
 }
 
 /// The next event, which is this connection event of this EP.
@@ -402,8 +396,8 @@ pub fn expect_connection(evd: &Evd, ep: &Ep, kind: ConnectionEventKind) {
 /// The next event, which has to be about datagrams.
 #[track_caller]
 pub fn datagram(evd: &Evd) -> DatagramEvent {
-    match next(evd).data {
-        EventData::Datagram(event) => *event,
+    match next(evd) {
+        Event::Datagram(event) => *event,
         other => panic!("nothing about datagrams: {other:?}"),
     }
 }
@@ -416,8 +410,8 @@ pub fn connection_request(evd: &Evd) -> CrArrival {
 
 #[track_caller]
 fn request_of(event: Event) -> CrArrival {
-    match event.data {
-        EventData::ConnectionRequest(arrival) => arrival,
+    match event {
+        Event::ConnectionRequest(arrival) => arrival,
         other => panic!("not a connection request: {other:?}"),
     }
 }
@@ -425,8 +419,8 @@ fn request_of(event: Event) -> CrArrival {
 /// The next asynchronous event of the IA.
 #[track_caller]
 pub fn asynchronous(ia: &Ia) -> AsyncEvent {
-    match next(ia.async_evd()).data {
-        EventData::Async(event) => event,
+    match next(ia.async_evd()) {
+        Event::Async(event) => event,
         other => panic!("not an asynchronous event: {other:?}"),
     }
 }
@@ -434,10 +428,8 @@ pub fn asynchronous(ia: &Ia) -> AsyncEvent {
 /// Checks that no event comes within [`SHORT`].
 #[track_caller]
 pub fn expect_nothing(evd: &Evd) {
-    match evd.wait(Some(SHORT), 1) {
-        Err(e) if e.error.return_type() == ReturnType::TimeoutExpired => {}
-        other => panic!("expected no event: {other:?}"),
-    }
+    let event = evd.wait_for(SHORT).unwrap();
+    assert!(event.is_none(), "expected no event: {event:?}");
 }
 
 /// Available and outstanding.
@@ -463,7 +455,7 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
 pub fn waiter(
     evd: &Evd,
     timeout: Option<Duration>,
-    threshold: Count,
+    threshold: usize,
 ) -> JoinHandle<Result<Waited, WaitError>> {
     assert_eq!(evd.query().unwrap().queued, 0);
     let (tell, told) = std::sync::mpsc::channel();
@@ -471,7 +463,7 @@ pub fn waiter(
         let evd = evd.clone();
         move || {
             tell.send(nix::unistd::gettid()).unwrap();
-            evd.wait(timeout, threshold)
+            evd.wait_threshold(threshold, timeout)
         }
     });
     let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
@@ -489,7 +481,8 @@ pub fn waiter(
 pub fn is_waiting(evd: &Evd) -> bool {
     match evd.dequeue() {
         Err(error) => error.code() == crate::dat::INVALID_STATE_EVD_WAITER,
-        Ok(event) => panic!("the EVD was to be empty: {event:?}"),
+        Ok(None) => false,
+        Ok(Some(event)) => panic!("the EVD was to be empty: {event:?}"),
     }
 }
 

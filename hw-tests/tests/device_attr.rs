@@ -251,8 +251,8 @@ fn two_ias_tell_one_evd() {
     let made = first.evd(EvdFlags::ASYNC);
     let third = sharing(&made);
     let (ep, _pz) = make_news(&third);
-    match next(&made).data {
-        doorbell::EventData::Async(event) => assert_eq!(event.object, AsyncObject::Ep(ep.id())),
+    match next(&made) {
+        doorbell::Event::Async(event) => assert_eq!(event.object, AsyncObject::Ep(ep.id())),
         other => panic!("{other:?}"),
     }
 }

@@ -365,7 +365,7 @@ fn r233_a_solicited_send_at_the_end_of_a_chain() {
         ])
         .unwrap();
     let woken = waiting.join().unwrap().unwrap();
-    assert_eq!(woken.event.data.dto().unwrap().cookie, 0);
+    assert_eq!(woken.event.completion().unwrap().cookie, 0);
     assert_eq!(dto(&rig.server.recv).cookie, 1);
     assert_eq!(done(&rig, 2).len(), 2);
 }

@@ -287,10 +287,10 @@ fn a_message_that_was_taken_confirms_the_connection() {
         peer.send(8);
         let mut taken = None;
         until("the message is there", || {
-            taken = if by_wait { Some(next(&rig.server.recv)) } else { rig.server.recv.dequeue().ok() };
+            taken = if by_wait { Some(next(&rig.server.recv)) } else { rig.server.recv.dequeue().unwrap() };
             taken.is_some()
         });
-        assert_eq!(taken.unwrap().data.dto().unwrap().cookie, 5);
+        assert_eq!(taken.unwrap().completion().unwrap().cookie, 5);
         if doorbell_hw_tests::on_rxe() {
             // There the progress thread may take the message off the CQ, and confirm it just after.
             until("the connection is up", || server.state() == EpState::Connected);

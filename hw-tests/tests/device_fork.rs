@@ -183,7 +183,7 @@ fn everything_is_refused(rig: Rig, objects: Objects) {
         let error = evd.dequeue().unwrap_err();
         assert_eq!(error.return_type(), ReturnType::InvalidHandle, "{error}");
         assert!(error.to_string().contains("parent process"), "{error}");
-        stale(evd.wait(None, 1));
+        stale(evd.wait_threshold(1, None));
         stale(evd.query());
         stale(evd.resize(512));
         stale(evd.post_software_event(1));
@@ -343,7 +343,7 @@ fn a_child_of_a_busy_process_waits_for_nobody() {
             while !stop.load(Ordering::Relaxed) {
                 rig.server.post(&mut srq, 1, SIZE, 1 << 20, 7);
                 pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
-                until("the message", || rig.server.recv.dequeue().is_ok());
+                until("the message", || rig.server.recv.dequeue().unwrap().is_some());
                 assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
                 rounds.fetch_add(1, Ordering::Relaxed);
             }
@@ -363,7 +363,7 @@ fn a_child_of_a_busy_process_waits_for_nobody() {
                         let Side { recv, request, .. } = &rig.server;
                         for evd in [recv, request, &rig.client.request, &rig.client.recv] {
                             stale(evd.dequeue());
-                            stale(evd.wait(None, 1));
+                            stale(evd.wait_threshold(1, None));
                             stale(evd.query());
                         }
                         stale(idle_srq.post_recv(&[rig.server.lmr.triplet(0, 8)], 1));

@@ -5,7 +5,7 @@
 
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, Cno, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr,
-    EpEvds, EpState, Evd, EvdCounter, EvdFlags, EventData, Gauges, Lmr, MemPriv, RecvPool, ReturnType, Rmr,
+    EpEvds, EpState, Evd, EvdCounter, EvdFlags, Event, Gauges, Lmr, MemPriv, RecvPool, ReturnType, Rmr,
     RmrBind, Srq, VaType,
 };
 use doorbell_hw_tests::rig::*;
@@ -158,7 +158,7 @@ fn requests_that_the_device_forgets_trigger_the_cno() {
     let pair = with_a_forgotten_request(&rig, &requests);
     pair.server.disconnect(CloseFlags::Abrupt).unwrap();
     assert_eq!(cno.wait(Some(LONG)).unwrap(), requests.id());
-    let got = *requests.dequeue().unwrap().data.dto().unwrap();
+    let got = *requests.dequeue().unwrap().unwrap().completion().unwrap();
     assert_eq!((got.status, got.cookie), (DtoStatus::Flushed, 77));
     assert_eq!(order("step"), 0);
 }
@@ -259,7 +259,7 @@ fn completion_in_time_is_no_flush(lives: u32) -> bool {
     assert_eq!(rig.deliver(&mut other, 8).cookie, 41);
     let ends = Instant::now();
     rig.disconnect(&ended);
-    let waited = recv.wait(Some(PART), 1);
+    let waited = recv.wait_threshold(1, Some(PART));
     assert_eq!(order("release"), 0);
     if ends.elapsed() >= BOUND {
         return false;
@@ -331,7 +331,7 @@ fn messages_before_a_broken_completion_are_taken() {
         rig.server.post(&mut srq, 32, 64, 0, 0);
         let mut pair = rig.connect_srq(&srq);
         let mut cookies = 0..messages;
-        let take = || recv.dequeue().unwrap().data.dto().unwrap().cookie;
+        let take = || recv.dequeue().unwrap().unwrap().completion().unwrap().cookie;
         for _ in cookies.clone() {
             assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
         }
@@ -401,7 +401,7 @@ fn completions_of_an_earlier_qp_of_the_same_number_are_dropped() {
         expect_connection(&rig.client.connect, &freed.client, ConnectionEventKind::Disconnected);
         assert_eq!(order("release"), 0);
         // Polls all three, and takes the second: the first is of no EP.
-        let mut first = polled.then(|| *rig.server.recv.dequeue().unwrap().data.dto().unwrap());
+        let mut first = polled.then(|| *rig.server.recv.dequeue().unwrap().unwrap().completion().unwrap());
         assert_eq!(order("reuse qpn"), 0);
         let mut new = rig.connect_srq(&srq);
         let got = first.take().unwrap_or_else(|| dto(&rig.server.recv));
@@ -502,7 +502,7 @@ fn an_overflow_before_a_broken_completion_is_told() {
         assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
     }
     assert_eq!(evd.query().unwrap_err().return_type(), ReturnType::InternalError);
-    assert_eq!(evd.dequeue().unwrap().data.dto().unwrap().cookie, 0);
+    assert_eq!(evd.dequeue().unwrap().unwrap().completion().unwrap().cookie, 0);
     let event = asynchronous(&server.ia);
     assert_eq!((event.kind, event.object), (AsyncKind::EvdOverflow, AsyncObject::Evd(evd.id())));
 }
@@ -523,8 +523,8 @@ fn a_window_that_was_bound_is_bound_again() {
                 va_type: VaType::Virtual,
             };
             rmr.bind(&mut pair.server, to, cookie, NONE).unwrap();
-            match next(&side.request).data {
-                EventData::RmrBind(bind) => {
+            match next(&side.request) {
+                Event::Bound(bind) => {
                     assert_eq!((bind.cookie, bind.status), (cookie, DtoStatus::Success));
                 }
                 other => panic!("not a bind: {other:?}"),

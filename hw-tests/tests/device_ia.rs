@@ -67,7 +67,7 @@ fn r275_ia_close_drops_handles() {
     stale(ep.post_recv(&[segment], 1, NONE).unwrap_err().code());
     stale(ep.post_send(&[segment], 1, NONE).unwrap_err().code());
     stale(server.recv.dequeue().unwrap_err().code());
-    stale(server.recv.wait(Some(LONG), 1).unwrap_err().error.code());
+    stale(server.recv.wait_threshold(1, Some(LONG)).unwrap_err().error.code());
     stale(server.recv.query().unwrap_err().code());
     stale(server.recv.resize(100).unwrap_err().code());
     stale(server.recv.free().unwrap_err().code());
@@ -101,8 +101,8 @@ fn write_immediate(
     pair.client.post_rdma_write_immediate(&from, 31, to, immediate, flags).unwrap();
     let event = next(&rig.client.request);
     // The requester's completion is one of the extension, too.
-    assert_eq!(event.data.number(), 0x4_0000);
-    *event.data.dto().unwrap()
+    assert_eq!(event.number(), 0x4_0000);
+    *event.completion().unwrap()
 }
 
 const TARGET: u64 = 1 << 16;
@@ -118,8 +118,8 @@ fn r277_write_immed_event_on_srq_ep() {
     for (len, immediate, cookie) in [(100, 0x1234_5678, u64::MAX - 1), (0, u32::MAX, u64::MAX)] {
         write_immediate(&rig, &mut pair, TARGET, len, immediate, NONE);
         let event = next(&rig.server.recv);
-        assert_eq!((event.data.number(), event.evd), (0x4_0000, rig.server.recv.id()));
-        let got = *event.data.dto().unwrap();
+        assert_eq!(event.number(), 0x4_0000);
+        let got = *event.completion().unwrap();
         assert_eq!((got.op, got.immediate), (DtoOp::ReceiveRdmaWriteImmediate, Some(immediate)));
         assert_eq!((got.ep, got.ep_context, got.cookie), (pair.server.id(), 0xabc, cookie));
         assert_eq!((got.status, got.length), (DtoStatus::Success, len));
@@ -128,5 +128,5 @@ fn r277_write_immed_event_on_srq_ep() {
     rig.server.post(&mut srq, 1, 64, 0, 1);
     rig.send(&mut pair, 0, 8);
     let event = next(&rig.server.recv);
-    assert_eq!((event.data.number(), event.data.dto().unwrap().immediate), (1, None));
+    assert_eq!((event.number(), event.completion().unwrap().immediate), (1, None));
 }

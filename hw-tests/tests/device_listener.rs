@@ -1,8 +1,7 @@
 //! EVDs and CNOs in event loops: when their descriptors are readable, and what a poll then returns.
 
 use doorbell::{
-    Cno, CnoListener, CompletionFlags, EpAttr, EpEvds, Evd, EvdFlags, EvdListener, EventData, ReturnType,
-    Subtype, Waited,
+    Cno, CnoListener, CompletionFlags, EpAttr, EpEvds, Evd, EvdFlags, EvdListener, Event, ReturnType, Subtype,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, dat, tests};
@@ -18,8 +17,6 @@ fn main() {
         the_listener_is_the_only_waiter,
         an_ended_wait_leaves_no_signal,
         the_cno_is_triggered_only_without_a_wait,
-        a_threshold_is_waited_for,
-        another_threshold_begins_another_wait,
         unsolicited_messages_end_no_wait,
         a_freed_evd_aborts_the_wait,
         an_unwaitable_evd_ends_the_wait,
@@ -38,10 +35,10 @@ fn readable(fd: &impl AsFd, time: Duration) -> bool {
 
 /// Sleeps on the descriptor, never anywhere else, until a poll returns an event.
 #[track_caller]
-fn await_event(listener: &mut EvdListener, threshold: i32) -> Waited {
+fn await_event(listener: &mut EvdListener) -> Event {
     loop {
-        if let Some(waited) = listener.poll(threshold).unwrap() {
-            return waited;
+        if let Some(event) = listener.poll().unwrap() {
+            return event;
         }
         assert!(readable(listener, LONG), "no event");
     }
@@ -49,9 +46,9 @@ fn await_event(listener: &mut EvdListener, threshold: i32) -> Waited {
 
 /// Polls until the listener waits and its descriptor is not readable.
 #[track_caller]
-fn begin(listener: &mut EvdListener, threshold: i32) {
+fn begin(listener: &mut EvdListener) {
     loop {
-        assert!(listener.poll(threshold).unwrap().is_none());
+        assert!(listener.poll().unwrap().is_none());
         if !readable(listener, Duration::ZERO) {
             return;
         }
@@ -71,8 +68,8 @@ fn receiving(rig: &Rig, cno: Option<&Cno>, flags: CompletionFlags) -> (Evd, Pair
     (recv, pair)
 }
 
-fn cookie(waited: &Waited) -> u64 {
-    waited.event.data.dto().unwrap().cookie
+fn cookie(event: &Event) -> u64 {
+    event.completion().unwrap().cookie
 }
 
 fn a_message_makes_the_descriptor_readable() {
@@ -80,10 +77,10 @@ fn a_message_makes_the_descriptor_readable() {
     let (recv, mut pair) = receiving(&rig, None, CompletionFlags::empty());
     let mut listener = EvdListener::new(&recv).unwrap();
     for message in 0..10 {
-        begin(&mut listener, 1);
+        begin(&mut listener);
         rig.send(&mut pair, 0, 8);
         assert!(readable(&listener, LONG));
-        assert_eq!(cookie(&await_event(&mut listener, 1)), message);
+        assert_eq!(cookie(&await_event(&mut listener)), message);
     }
 }
 
@@ -92,16 +89,16 @@ fn events_of_every_stream_make_it_readable() {
     let rig = Rig::new();
     let software = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
     let mut listener = EvdListener::new(&software).unwrap();
-    begin(&mut listener, 1);
+    begin(&mut listener);
     software.post_software_event(7).unwrap();
     assert!(readable(&listener, LONG));
-    assert!(matches!(await_event(&mut listener, 1).event.data, EventData::Software(7)));
+    assert!(matches!(await_event(&mut listener), Event::Software(7)));
 
     let (_recv, pair) = receiving(&rig, None, CompletionFlags::empty());
     let mut listener = EvdListener::new(&rig.server.connect).unwrap();
-    begin(&mut listener, 1);
+    begin(&mut listener);
     pair.client.disconnect(doorbell::CloseFlags::Abrupt).unwrap();
-    assert!(matches!(await_event(&mut listener, 1).event.data, EventData::Connection(_)));
+    assert!(matches!(await_event(&mut listener), Event::Disconnected(_)));
 }
 
 /// Events that are queued already are returned without a look at the descriptor.
@@ -111,39 +108,41 @@ fn a_poll_without_events_does_not_block() {
     evd.post_software_event(1).unwrap();
     evd.post_software_event(2).unwrap();
     let mut listener = EvdListener::new(&evd).unwrap();
-    let first = listener.poll(1).unwrap().unwrap();
-    assert!(matches!(first.event.data, EventData::Software(1)));
-    assert_eq!((first.event.evd, first.more), (evd.id(), 1));
-    assert!(matches!(listener.poll(1).unwrap().unwrap().event.data, EventData::Software(2)));
-    assert!(listener.poll(1).unwrap().is_none());
+    assert!(matches!(listener.poll().unwrap(), Some(Event::Software(1))));
+    assert!(matches!(listener.poll().unwrap(), Some(Event::Software(2))));
+    assert!(listener.poll().unwrap().is_none());
 }
 
 /// While a poll has left a wait, other waits and dequeues are refused (R248); after `cancel`, after
-/// a drop and after an event they are not.
+/// a drop, an event and a dequeue of the listener they are not.
 fn the_listener_is_the_only_waiter() {
     let rig = Rig::new();
     let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
     let refused = |evd: &Evd| {
         assert_eq!(evd.dequeue().unwrap_err().code(), dat::INVALID_STATE_EVD_WAITER);
-        assert_eq!(evd.wait(Some(LONG), 1).unwrap_err().error.code(), dat::INVALID_STATE_EVD_WAITER);
+        assert_eq!(evd.wait().unwrap_err().code(), dat::INVALID_STATE_EVD_WAITER);
         let mut second = EvdListener::new(evd).unwrap();
-        assert_eq!(second.poll(1).unwrap_err().error.code(), dat::INVALID_STATE_EVD_WAITER);
+        assert_eq!(second.poll().unwrap_err().code(), dat::INVALID_STATE_EVD_WAITER);
     };
     let allowed = |evd: &Evd| {
-        assert_eq!(evd.dequeue().unwrap_err().return_type(), ReturnType::QueueEmpty);
+        assert!(evd.dequeue().unwrap().is_none());
     };
     let mut listener = EvdListener::new(&evd).unwrap();
     allowed(&evd);
-    begin(&mut listener, 1);
+    begin(&mut listener);
     refused(&evd);
     listener.cancel();
     allowed(&evd);
-    begin(&mut listener, 1);
+    begin(&mut listener);
     refused(&evd);
     evd.post_software_event(3).unwrap();
-    await_event(&mut listener, 1);
+    await_event(&mut listener);
     allowed(&evd);
-    begin(&mut listener, 1);
+    begin(&mut listener);
+    refused(&evd);
+    assert!(listener.dequeue().unwrap().is_none());
+    allowed(&evd);
+    begin(&mut listener);
     drop(listener);
     allowed(&evd);
 }
@@ -153,17 +152,17 @@ fn an_ended_wait_leaves_no_signal() {
     let rig = Rig::new();
     let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
     let mut listener = EvdListener::new(&evd).unwrap();
-    begin(&mut listener, 1);
+    begin(&mut listener);
     evd.post_software_event(3).unwrap();
     assert!(readable(&listener, LONG));
     listener.cancel();
-    assert!(matches!(evd.dequeue().unwrap().data, EventData::Software(3)));
+    assert!(matches!(evd.dequeue().unwrap(), Some(Event::Software(3))));
 
-    assert!(listener.poll(1).unwrap().is_none());
+    assert!(listener.poll().unwrap().is_none());
     assert!(!readable(&listener, Duration::ZERO), "readable without an event");
     evd.post_software_event(4).unwrap();
     assert!(readable(&listener, LONG));
-    assert!(matches!(await_event(&mut listener, 1).event.data, EventData::Software(4)));
+    assert!(matches!(await_event(&mut listener), Event::Software(4)));
 }
 
 /// Also R250.
@@ -172,44 +171,16 @@ fn the_cno_is_triggered_only_without_a_wait() {
     let cno = Cno::create(&rig.server.ia).unwrap();
     let (recv, mut pair) = receiving(&rig, Some(&cno), CompletionFlags::empty());
     let mut listener = EvdListener::new(&recv).unwrap();
-    begin(&mut listener, 1);
+    begin(&mut listener);
     rig.send(&mut pair, 0, 8);
-    assert_eq!(cookie(&await_event(&mut listener, 1)), 0);
+    assert_eq!(cookie(&await_event(&mut listener)), 0);
     let waited = cno.wait(Some(SHORT)).unwrap_err();
     assert_eq!(waited.return_type(), ReturnType::TimeoutExpired);
-    begin(&mut listener, 1);
+    begin(&mut listener);
     listener.cancel();
     rig.send(&mut pair, 0, 8);
     assert_eq!(cno.wait(Some(LONG)).unwrap(), recv.id());
     assert_eq!(dto(&recv).cookie, 1);
-}
-
-fn a_threshold_is_waited_for() {
-    let rig = Rig::new();
-    let (recv, mut pair) = receiving(&rig, None, CompletionFlags::empty());
-    let mut listener = EvdListener::new(&recv).unwrap();
-    begin(&mut listener, 3);
-    for messages in 1..3 {
-        rig.send(&mut pair, 0, 8);
-        until("the message is queued", || recv.query().unwrap().queued == messages);
-        assert!(listener.poll(3).unwrap().is_none());
-    }
-    rig.send(&mut pair, 0, 8);
-    let waited = await_event(&mut listener, 3);
-    assert_eq!((cookie(&waited), waited.more), (0, 2));
-}
-
-fn another_threshold_begins_another_wait() {
-    let rig = Rig::new();
-    let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
-    let mut listener = EvdListener::new(&evd).unwrap();
-    begin(&mut listener, 2);
-    evd.post_software_event(1).unwrap();
-    assert!(listener.poll(2).unwrap().is_none());
-    assert!(listener.poll(1).unwrap().is_some());
-    assert_eq!(listener.poll(9999).unwrap_err().error.return_type(), ReturnType::InvalidParameter);
-    // The refused wait has ended.
-    assert_eq!(evd.dequeue().unwrap_err().return_type(), ReturnType::QueueEmpty);
 }
 
 /// Also R234, R235.
@@ -217,24 +188,24 @@ fn unsolicited_messages_end_no_wait() {
     let rig = Rig::new();
     let (recv, mut pair) = receiving(&rig, None, CompletionFlags::SOLICITED_WAIT);
     let mut listener = EvdListener::new(&recv).unwrap();
-    begin(&mut listener, 1);
+    begin(&mut listener);
     rig.send(&mut pair, 0, 8);
     until("the message is queued", || recv.query().unwrap().queued == 1);
-    assert!(listener.poll(1).unwrap().is_none());
+    assert!(listener.poll().unwrap().is_none());
     rig.send_with(&mut pair, 0, 8, CompletionFlags::SOLICITED_WAIT);
-    let waited = await_event(&mut listener, 1);
-    assert_eq!((cookie(&waited), waited.more), (0, 1));
+    assert_eq!(cookie(&await_event(&mut listener)), 0);
+    assert_eq!(dto(&recv).cookie, 1);
 }
 
 fn a_freed_evd_aborts_the_wait() {
     let rig = Rig::new();
     let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
     let mut listener = EvdListener::new(&evd).unwrap();
-    begin(&mut listener, 1);
+    begin(&mut listener);
     evd.free().unwrap();
     assert!(readable(&listener, LONG));
-    assert_eq!(listener.poll(1).unwrap_err().error.return_type(), ReturnType::Abort);
-    assert_eq!(listener.poll(1).unwrap_err().error.return_type(), ReturnType::InvalidHandle);
+    assert_eq!(listener.poll().unwrap_err().return_type(), ReturnType::Abort);
+    assert_eq!(listener.poll().unwrap_err().return_type(), ReturnType::InvalidHandle);
     assert_eq!(EvdListener::new(&evd).unwrap_err().return_type(), ReturnType::InvalidHandle);
 }
 
@@ -243,12 +214,12 @@ fn an_unwaitable_evd_ends_the_wait() {
     let rig = Rig::new();
     let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
     let mut listener = EvdListener::new(&evd).unwrap();
-    begin(&mut listener, 1);
+    begin(&mut listener);
     evd.set_unwaitable().unwrap();
     assert!(readable(&listener, LONG));
-    assert_eq!(listener.poll(1).unwrap_err().error.code(), dat::INVALID_STATE_EVD_UNWAITABLE);
+    assert_eq!(listener.poll().unwrap_err().code(), dat::INVALID_STATE_EVD_UNWAITABLE);
     evd.clear_unwaitable().unwrap();
-    assert!(listener.poll(1).unwrap().is_none());
+    assert!(listener.poll().unwrap().is_none());
 }
 
 fn a_cno_makes_its_descriptor_readable() {

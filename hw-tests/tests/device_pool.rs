@@ -1,8 +1,8 @@
 //! Pools of receive and send buffers: every buffer comes back to its pool exactly once.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event,
-    EventData, Gauges, PostError, Received, RecvPool, RmrTriplet, SendPool, Srq,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event, Gauges,
+    PostError, Received, RecvPool, RmrTriplet, SendPool, Srq,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -283,7 +283,7 @@ fn an_event_of_another_pool_gives_no_buffer() {
     rig.send_bytes(&mut pair, b"the consumer's");
     // The pool's refill posts nothing, as the SRQ is full.
     match pool.next(&mut srq, &rig.server.recv, Some(LONG)).unwrap() {
-        Received::Other(Event { data: EventData::Dto(dto), .. }) => assert_eq!(dto.length, 14),
+        Received::Other(Event::Received(dto)) => assert_eq!(dto.length, 14),
         other => panic!("{other:?}"),
     }
 }

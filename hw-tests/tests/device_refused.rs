@@ -4,7 +4,7 @@
 
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, Counter, DatagramEventKind, DtoStatus, Ep, EpAttr,
-    EpCounter, EpState, EventData, Ia, IaCounter, Psp, Qos, RecvPool, ReturnType, ServiceType,
+    EpCounter, EpState, Event, Ia, IaCounter, Psp, Qos, RecvPool, ReturnType, ServiceType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
@@ -118,9 +118,9 @@ fn a_connect_asks_again_for_a_host_that_does_not_answer() {
     assert_eq!(order("fault deaf*14"), 0);
     client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
     client_ud.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
-    let mut events = [(); 2].map(|()| next(&rig.client.connect).data);
-    events.sort_by_key(|event| matches!(event, EventData::Datagram(_)));
-    let [EventData::Connection(connection), EventData::Datagram(datagrams)] = events else {
+    let mut events = [(); 2].map(|()| next(&rig.client.connect));
+    events.sort_by_key(|event| matches!(event, Event::Datagram(_)));
+    let [Event::NotConnected(connection), Event::Datagram(datagrams)] = events else {
         panic!("not one event for each: {events:?}");
     };
     assert_eq!((connection.ep, connection.kind), (client.id(), ConnectionEventKind::Unreachable));

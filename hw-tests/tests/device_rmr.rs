@@ -3,8 +3,8 @@
 
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoOp, DtoStatus, Ep, EpAttr, EpEvds, Evd,
-    EvdCounter, EvdFlags, EventData, Lmr, LmrTriplet, MemPriv, Pz, ReturnType, Rmr, RmrBind,
-    RmrBindCompletion, RmrScope, RmrTriplet, VaType,
+    EvdCounter, EvdFlags, Event, Lmr, LmrTriplet, MemPriv, Pz, ReturnType, Rmr, RmrBind, RmrBindCompletion,
+    RmrScope, RmrTriplet, VaType,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -226,7 +226,7 @@ fn a_send_with_invalidate_takes_the_context_back() {
         let received = if by_wait {
             dto(&rig.server.recv)
         } else {
-            *rig.server.recv.dequeue().unwrap().data.dto().unwrap()
+            *rig.server.recv.dequeue().unwrap().unwrap().completion().unwrap()
         };
         assert_eq!(
             (received.status, received.op, received.invalidated, received.length),
@@ -410,8 +410,8 @@ fn the_first_dequeue_finds_a_finished_bind() {
         // The Send follows the bind.
         dto(&rig.client.recv);
         let before = found_by_polls(&rig.server.request);
-        match rig.server.request.dequeue().unwrap().data {
-            EventData::RmrBind(bind) => assert_eq!((bind.cookie, bind.status), (7, DtoStatus::Success)),
+        match rig.server.request.dequeue().unwrap().unwrap() {
+            Event::Bound(bind) => assert_eq!((bind.cookie, bind.status), (7, DtoStatus::Success)),
             other => panic!("not a bind: {other:?}"),
         }
         // On rxe the progress thread is told of each completion, and may take it off the CQ before.
@@ -446,17 +446,17 @@ fn a_finished_bind_leaves_later_requests_in_the_cq() {
     // The answer follows the acknowledgement of the Send, and so of all before it.
     assert_eq!(rig.deliver(&mut pair, 8).status, DtoStatus::Success);
     // A wait would move all of them.
-    match requests.dequeue().unwrap().data {
-        EventData::RmrBind(bind) => assert_eq!((bind.cookie, bind.status), (99, DtoStatus::Success)),
+    match requests.dequeue().unwrap().unwrap() {
+        Event::Bound(bind) => assert_eq!((bind.cookie, bind.status), (99, DtoStatus::Success)),
         other => panic!("not a bind: {other:?}"),
     }
     for cookie in 1..=more {
         let mut event = None;
         until("the request has completed", || {
-            event = requests.dequeue().ok();
+            event = requests.dequeue().unwrap();
             event.is_some()
         });
-        let done = *event.as_ref().and_then(|event| event.data.dto()).unwrap();
+        let done = *event.as_ref().and_then(|event| event.completion()).unwrap();
         assert_eq!((done.cookie, done.status), (cookie, DtoStatus::Success));
     }
     expect_nothing(server.ia.async_evd());

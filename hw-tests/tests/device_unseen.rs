@@ -3,7 +3,7 @@
 
 use doorbell::{
     AsyncKind, AsyncObject, Cno, CompletionFlags, ConnectionEventKind, DatagramEventKind, DtoStatus, Ep,
-    EpAttr, EpEvds, EpState, Evd, EvdCounter, EvdFlags, EventData, Ia, ReturnType, RmrTriplet, ServiceType,
+    EpAttr, EpEvds, EpState, Evd, EvdCounter, EvdFlags, Event, Ia, ReturnType, RmrTriplet, ServiceType,
     WATERMARK_INFINITE, reason,
 };
 use doorbell_hw_tests::rig::*;
@@ -166,7 +166,7 @@ fn a_break_is_told_after_waits_on_the_dto_evds() {
         send(&rig, &mut pair, TOO_LONG);
         expect_broken(&rig, &pair);
         for evd in [&rig.server.recv, &rig.client.request] {
-            while evd.dequeue().is_ok() {}
+            while evd.dequeue().unwrap().is_some() {}
             evd.take_counters(&[EvdCounter::WaitBlocked]).unwrap();
         }
     }
@@ -236,8 +236,8 @@ fn a_datagram_ep_that_fails_is_told() {
     let mut client = rig.client.ep(&attr);
     let (_psp, arrival) = rig.ask(&client);
     arrival.cr.accept(&server, &[]).unwrap();
-    let to = match next(&rig.client.connect).data {
-        EventData::Datagram(event) => match event.kind {
+    let to = match next(&rig.client.connect) {
+        Event::Datagram(event) => match event.kind {
             DatagramEventKind::Established { peer, .. } => peer,
             other => panic!("not established: {other:?}"),
         },
@@ -303,10 +303,10 @@ fn the_soft_watermark_is_told_by_a_dequeue() {
         assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
         let mut event = None;
         until("the message is there", || {
-            event = rig.server.recv.dequeue().ok();
+            event = rig.server.recv.dequeue().unwrap();
             event.is_some()
         });
-        let got = *event.as_ref().and_then(|event| event.data.dto()).unwrap();
+        let got = *event.as_ref().and_then(|event| event.completion()).unwrap();
         assert_eq!((got.status, got.cookie), (DtoStatus::Success, cookie));
         expect_soft(&rig.server.ia, &pair.server);
     }

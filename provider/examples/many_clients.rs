@@ -23,7 +23,7 @@
 //!   `outstanding` adds those that a message has taken and whose completion was not dequeued.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, Ep, EpAttr, EpEvds, EpId, Evd, EvdFlags, EventData, Ia,
+    CloseFlags, CompletionFlags, ConnectionEventKind, Ep, EpAttr, EpEvds, EpId, Evd, EvdFlags, Event, Ia,
     Psp, Pz, Qos, Received, RecvPool, SendPool, Srq, SrqAttr,
 };
 use std::collections::HashMap;
@@ -77,23 +77,21 @@ fn serve(device: &str, clients: usize) -> Result<()> {
                 messages += 1;
             }
             Received::Failed(dto) => return Err(format!("a receive failed: {dto:?}").into()),
-            Received::Other(event) => match event.data {
-                EventData::ConnectionRequest(request) => {
-                    let evds = EpEvds { recv: Some(&events), connect: Some(&events), ..EpEvds::default() };
-                    let ep = Ep::create_with_srq(&ia, &pz, evds, &srq, &EpAttr::default())?;
-                    request.cr.accept(&ep, &[])?;
-                    connected.insert(ep.id(), (ep, 0));
+            Received::Other(Event::ConnectionRequest(request)) => {
+                let evds = EpEvds { recv: Some(&events), connect: Some(&events), ..EpEvds::default() };
+                let ep = Ep::create_with_srq(&ia, &pz, evds, &srq, &EpAttr::default())?;
+                request.cr.accept(&ep, &[])?;
+                connected.insert(ep.id(), (ep, 0));
+            }
+            Received::Other(Event::Connected(_)) => {}
+            Received::Other(Event::Disconnected(end)) => {
+                let (_ep, count) = connected.remove(&end.ep).ok_or("an unknown endpoint")?;
+                if count != MESSAGES {
+                    return Err(format!("{count} of {MESSAGES} messages came").into());
                 }
-                EventData::Connection(event) if event.kind.is_end() => {
-                    let (_ep, count) = connected.remove(&event.ep).ok_or("an unknown endpoint")?;
-                    if count != MESSAGES {
-                        return Err(format!("{count} of {MESSAGES} messages came").into());
-                    }
-                    ended += 1;
-                }
-                EventData::Connection(event) if event.kind == ConnectionEventKind::Established => {}
-                other => return Err(format!("unexpected: {other:?}").into()),
-            },
+                ended += 1;
+            }
+            Received::Other(other) => return Err(format!("unexpected: {other:?}").into()),
         }
     }
     pool.refill(&mut srq)?;
@@ -129,8 +127,8 @@ fn send(device: &str, address: &str, port: &str, clients: usize) -> Result<()> {
             pool.send(ep, buffer, message.len(), CompletionFlags::empty()).map_err(|(_, error)| error)?;
         }
         for _ in &eps {
-            match sends.wait(Some(PATIENCE), 1)?.event.data {
-                EventData::Dto(dto) if pool.completed(&dto) && dto.is_success() => {}
+            match sends.wait_for(PATIENCE)? {
+                Some(Event::Done(sent)) if pool.completed(&sent) => {}
                 other => return Err(format!("a send failed: {other:?}").into()),
             }
         }
@@ -145,8 +143,9 @@ fn send(device: &str, address: &str, port: &str, clients: usize) -> Result<()> {
 
 /// Waits for a connection event of this kind, of any endpoint.
 fn expect(connections: &Evd, expected: ConnectionEventKind) -> Result<()> {
-    match connections.wait(Some(PATIENCE), 1)?.event.data {
-        EventData::Connection(event) if event.kind == expected => Ok(()),
-        other => Err(format!("expected {expected:?}, got {other:?}").into()),
+    let event = connections.wait_for(PATIENCE)?.ok_or("no event of a connection")?;
+    match event.connection() {
+        Some(change) if change.kind == expected => Ok(()),
+        _ => Err(format!("expected {expected:?}, got {event:?}").into()),
     }
 }

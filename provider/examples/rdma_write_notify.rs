@@ -21,8 +21,8 @@
 //! one more request. That is the way for peers without the IB extension of DAT.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, Ep, EpAttr, EpEvds, Evd, EvdFlags, EventData,
-    Ia, Lmr, MemPriv, Psp, Pz, Qos, RmrTriplet, Srq, SrqAttr,
+    CloseFlags, CompletionFlags, ConnectionEventKind, Ep, EpAttr, EpEvds, Evd, EvdFlags, Event, Ia, Lmr,
+    MemPriv, Psp, Pz, Qos, RmrTriplet, Srq, SrqAttr,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -66,7 +66,7 @@ fn serve(device: &str) -> Result<()> {
 
     let (_psp, port) = Psp::create_any(&ia, &requests)?;
     println!("listening at {} {port}", ia.address());
-    let EventData::ConnectionRequest(request) = requests.wait(None, 1)?.event.data else {
+    let Event::ConnectionRequest(request) = requests.wait()? else {
         return Err("not a connection request".into());
     };
     let evds = EpEvds { recv: Some(&notifications), connect: Some(&connections), ..EpEvds::default() };
@@ -80,13 +80,10 @@ fn serve(device: &str) -> Result<()> {
     expect(&connections, ConnectionEventKind::Established)?;
 
     for _ in 0..RECORDS {
-        let EventData::Dto(dto) = notifications.wait(Some(PATIENCE), 1)?.event.data else {
-            return Err("not a completion".into());
+        let Some(Event::Received(notification)) = notifications.wait_for(PATIENCE)? else {
+            return Err("no notification".into());
         };
-        if !dto.is_success() || dto.op != DtoOp::ReceiveRdmaWriteImmediate {
-            return Err(format!("not a notification: {dto:?}").into());
-        }
-        let n = dto.immediate.ok_or("a notification without immediate value")? as usize;
+        let n = notification.immediate.ok_or("a message without immediate value")? as usize;
         if n >= RECORDS {
             return Err(format!("there is no record {n}").into());
         }
@@ -124,8 +121,8 @@ fn write(device: &str, address: &str, port: &str) -> Result<()> {
         let from = [memory.triplet(0, RECORD)];
         ep.post_rdma_write_immediate(&from, n as u64, to, n as u32, CompletionFlags::empty())?;
         // The memory can be changed once the write has completed.
-        match writes.wait(Some(PATIENCE), 1)?.event.data {
-            EventData::Dto(dto) if dto.is_success() => {}
+        match writes.wait_for(PATIENCE)? {
+            Some(Event::Done(_)) => {}
             other => return Err(format!("the write failed: {other:?}").into()),
         }
     }
@@ -137,9 +134,10 @@ fn write(device: &str, address: &str, port: &str) -> Result<()> {
 
 /// Waits for a connection event of this kind; gives its private data.
 fn expect(connections: &Evd, expected: ConnectionEventKind) -> Result<Vec<u8>> {
-    match connections.wait(Some(PATIENCE), 1)?.event.data {
-        EventData::Connection(event) if event.kind == expected => Ok(event.private_data),
-        other => Err(format!("expected {expected:?}, got {other:?}").into()),
+    let event = connections.wait_for(PATIENCE)?.ok_or("no event of the connection")?;
+    match event.connection() {
+        Some(change) if change.kind == expected => Ok(change.private_data.clone()),
+        _ => Err(format!("expected {expected:?}, got {event:?}").into()),
     }
 }
 

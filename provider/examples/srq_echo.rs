@@ -21,8 +21,8 @@
 //! An empty message ends the session. This is a convention of the example, not of DAT.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, Ep, EpAttr, EpEvds, Evd, EvdFlags, EventData, Ia, Psp,
-    Pz, Qos, Received, RecvPool, SendPool, Srq, SrqAttr,
+    CloseFlags, CompletionFlags, ConnectionEventKind, Ep, EpAttr, EpEvds, Evd, EvdFlags, Event, Ia, Psp, Pz,
+    Qos, Received, RecvPool, SendPool, Srq, SrqAttr,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -88,9 +88,10 @@ impl End {
 
     /// Waits until the connection is up or has ended, as expected.
     fn expect(&self, expected: ConnectionEventKind) -> Result<()> {
-        match self.connections.wait(Some(PATIENCE), 1)?.event.data {
-            EventData::Connection(event) if event.kind == expected => Ok(()),
-            other => Err(format!("expected {expected:?}, got {other:?}").into()),
+        let event = self.connections.wait_for(PATIENCE)?.ok_or("no event of the connection")?;
+        match event.connection() {
+            Some(change) if change.kind == expected => Ok(()),
+            _ => Err(format!("expected {expected:?}, got {event:?}").into()),
         }
     }
 
@@ -101,8 +102,8 @@ impl End {
         self.send_pool
             .send(ep, buffer, message.len(), CompletionFlags::empty())
             .map_err(|(_buffer, error)| error)?;
-        match self.sends.wait(Some(PATIENCE), 1)?.event.data {
-            EventData::Dto(dto) if self.send_pool.completed(&dto) && dto.is_success() => Ok(()),
+        match self.sends.wait_for(PATIENCE)? {
+            Some(Event::Done(sent)) if self.send_pool.completed(&sent) => Ok(()),
             other => Err(format!("the send failed: {other:?}").into()),
         }
     }
@@ -122,7 +123,7 @@ fn serve(device: &str) -> Result<()> {
     let (_psp, port) = Psp::create_any(&end.ia, &requests)?;
     println!("listening at {} {port}", end.ia.address());
 
-    let EventData::ConnectionRequest(request) = requests.wait(None, 1)?.event.data else {
+    let Event::ConnectionRequest(request) = requests.wait()? else {
         return Err("not a connection request".into());
     };
     let mut ep = end.endpoint()?;

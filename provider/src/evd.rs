@@ -24,7 +24,6 @@ mod wait;
 use self::arming::Alert;
 use self::deferred::{BATCH, Deferred};
 pub use self::dequeue::Take;
-pub(crate) use self::dequeue::TakeMany;
 use self::pairs::Pairs;
 use self::patience::Patience;
 pub use self::queue::Queue;
@@ -65,6 +64,12 @@ pub struct WaitError {
     pub error: Error,
     /// The number of events in the queue (`nmore`); valid after a timeout.
     pub more: usize,
+}
+
+impl From<WaitError> for Error {
+    fn from(failed: WaitError) -> Self {
+        failed.error
+    }
 }
 
 /// The answer to a query (`DAT_EVD_PARAM`).
@@ -293,9 +298,7 @@ impl Evd {
     }
 }
 
-pub(crate) fn empty() -> Error {
-    Error::new(ReturnType::QueueEmpty, Subtype::None, "no event")
-}
+pub(crate) type QueueGuard<'a> = BiasedMutexGuard<'a, Queue>;
 
 /// What a dequeue has found.
 #[derive(Debug)]
@@ -415,8 +418,14 @@ impl EvdInner {
     }
 
     #[inline(always)]
-    fn queue(&self) -> BiasedMutexGuard<'_, Queue> {
+    fn queue(&self) -> QueueGuard<'_> {
         self.queue.lock()
+    }
+
+    /// The queue, if this thread owns its lock.
+    #[inline(always)]
+    pub(crate) fn queue_fast(&self) -> Option<QueueGuard<'_>> {
+        self.queue.try_lock_fast()
     }
 
     /// Waits until no other thread harvests the EVD.

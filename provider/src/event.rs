@@ -1,39 +1,61 @@
-//! Events as the consumer gets them from [`Evd::dequeue`] and [`Evd::wait`].
+//! Events as the consumer gets them from [`Evd::dequeue`], [`Evd::drain`] and [`Evd::wait`].
 
-use crate::evd::{Polled, Take, TakeMany, WaitError, empty};
+use crate::datapath::{Direct, Feed, Path};
+use crate::evd::{Polled, QueueGuard, Take, WaitError};
 use crate::event_data::{
-    AsyncEvent, ConnectionEvent, DatagramEvent, Dequeued, DtoCompletion, Notice, RmrBindCompletion, Success,
+    AsyncEvent, ConnectionEvent, ConnectionEventKind, DatagramEvent, Dequeued, DtoCompletion, Notice,
+    RmrBindCompletion, Success,
 };
-use crate::types::{ConnQual, Count, EvdId, ServiceType, SpId};
+use crate::queue_pair::{QueuePair, Request};
+use crate::types::{ConnQual, ServiceType, SpId};
 use crate::{Cr, Ep, Evd, Result, ReturnType};
+use std::iter::FusedIterator;
 use std::time::Duration;
 
-/// One event (`DAT_EVENT`).
+/// What has happened.
+///
+/// ```no_run
+/// # use doorbell::*;
+/// # fn serve(evd: &Evd) -> Result<()> {
+/// for event in evd.drain(64)? {
+///     match event {
+///         Event::Received(message) => println!("{} bytes on {:?}", message.length, message.ep),
+///         Event::Done(request) => println!("request {} is done", request.cookie),
+///         Event::Failed(lost) => println!("{:?} on {:?}", lost.status, lost.ep),
+///         Event::Disconnected(end) => println!("{:?}: {:?}", end.ep, end.kind),
+///         other => println!("{other:?}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-pub struct Event {
-    /// The EVD from which the event was taken.
-    pub evd: EvdId,
-    /// The contents of the event.
-    pub data: EventData,
-}
-
-/// The contents of an event.
-#[derive(Debug)]
-pub enum EventData {
-    /// A DTO completed.
-    Dto(DtoCompletion),
+#[non_exhaustive]
+pub enum Event {
+    /// A message is in a buffer that was posted, or an RDMA Write with immediate data has used a
+    /// buffer up ([`DtoFields::immediate`](crate::DtoFields::immediate)).
+    Received(DtoCompletion),
+    /// A request (Send, RDMA or atomic operation) is done.
+    Done(DtoCompletion),
+    /// A receive or a request failed, or was flushed because its connection has ended.
+    Failed(DtoCompletion),
     /// An RMR was bound, or the bind failed.
-    RmrBind(RmrBindCompletion),
+    Bound(RmrBindCompletion),
     /// A peer requests a connection; accept or reject the request. Dropping it rejects it.
     ConnectionRequest(CrArrival),
-    /// A connection came up, failed or ended.
-    Connection(ConnectionEvent),
+    /// A connection is up.
+    Connected(ConnectionEvent),
+    /// A connection that was up has ended.
+    Disconnected(ConnectionEvent),
+    /// A connection did not come up.
+    NotConnected(ConnectionEvent),
     /// A UD EP has resolved another EP, or has failed to. Boxed because the event is large and
     /// rare.
     Datagram(Box<DatagramEvent>),
-    /// An event that does not belong to a single operation.
+    /// Of the device or of an object, not of an operation or a connection
+    /// ([`Ia::async_evd`](crate::Ia::async_evd)).
     Async(AsyncEvent),
-    /// Posted by the consumer with [`crate::Evd::post_software_event`].
+    /// Posted by the program with [`Evd::post_software_event`].
     Software(u64),
 }
 
@@ -50,7 +72,7 @@ pub struct CrArrival {
     pub ep: Option<Ep>,
 }
 
-/// The result of a successful wait.
+/// The result of [`Evd::wait_threshold`].
 #[derive(Debug)]
 pub struct Waited {
     /// The oldest event.
@@ -59,137 +81,215 @@ pub struct Waited {
     pub more: usize,
 }
 
-/// Takes completions of this EVD as [`Event`]s.
+/// Takes completions as [`Event`]s, in the form in which [`Evd::dequeue`] returns them: no copy.
 #[derive(Clone, Copy)]
-struct OfEvd(EvdId);
+struct Taken;
 
-impl Take for OfEvd {
-    type Event = Event;
+impl Take for Taken {
+    type Event = Result<Option<Event>>;
     const POOLS: bool = true;
 
     #[inline(always)]
-    fn success(self, success: Success) -> Event {
-        self.any(success.into())
+    fn success(self, success: Success) -> Self::Event {
+        Ok(Some(Event::Received(success.into())))
     }
 
     #[inline(always)]
-    fn any(self, dto: DtoCompletion) -> Event {
-        Event { evd: self.0, data: EventData::Dto(dto) }
+    fn request(self, pair: &QueuePair, request: &Request) -> Self::Event {
+        Ok(Some(Event::Done(pair.success(request).into())))
     }
-}
 
-impl TakeMany for OfEvd {
     #[inline(always)]
-    fn is_free(place: &Option<Event>) -> bool {
-        matches!(place, None | Some(Event { data: EventData::Dto(_), .. }))
+    fn any(self, dto: DtoCompletion) -> Self::Event {
+        Ok(Some(dto.into()))
     }
 }
 
 impl Evd {
-    /// Takes the oldest event, whatever its notification mode (R251).
+    /// Takes the oldest event, whatever its notification mode (R251). `None` if there is none.
     ///
     /// # Errors
-    /// QUEUE_EMPTY; INVALID_STATE (EVD_WAITER) while a thread waits (R248); INVALID_HANDLE after
-    /// the EVD was freed.
+    /// INVALID_STATE (EVD_WAITER) while a thread waits (R248); INVALID_HANDLE after the EVD was
+    /// freed.
     ///
     /// # References
     /// dat_evd_dequeue(3DAT).
-    pub fn dequeue(&self) -> Result<Event> {
-        match self.inner.dequeue_fast(OfEvd(self.inner.id)) {
-            Polled::Dto(event) => return Ok(event),
-            Polled::Empty => return Err(empty()),
-            Polled::Slow => {}
+    #[inline]
+    pub fn dequeue(&self) -> Result<Option<Event>> {
+        if let Some(queue) = self.inner.queue_fast() {
+            if queue.is_fed_by::<Direct>(Feed::Messages) {
+                return self.dequeue_message(queue);
+            }
+            if queue.is_fed_by::<Direct>(Feed::Requests) {
+                return self.dequeue_request(queue);
+            }
         }
-        Ok(Event { evd: self.inner.id, data: EventData::from(self.inner.dequeue_slow()?) })
+        self.dequeue_any()
     }
 
-    /// Takes the oldest events, in order, until `into` is full or no event is left. Returns how
-    /// many were taken: they are in the first places of `into`, and all other places are `None`.
+    // A function for each feed, so that each saves only the registers that it uses.
+
+    #[inline(never)]
+    fn dequeue_message(&self, queue: QueueGuard<'_>) -> Result<Option<Event>> {
+        self.dequeue_from::<Direct>(Feed::Messages, queue)
+    }
+
+    #[inline(never)]
+    fn dequeue_request(&self, queue: QueueGuard<'_>) -> Result<Option<Event>> {
+        self.dequeue_from::<Direct>(Feed::Requests, queue)
+    }
+
+    #[inline(always)]
+    fn dequeue_from<P: Path>(&self, feed: Feed, mut queue: QueueGuard<'_>) -> Result<Option<Event>> {
+        match queue.dequeue_from::<P, _>(feed, true, Taken) {
+            Polled::Dto(taken) => return taken,
+            Polled::Empty => return Ok(None),
+            Polled::Slow => {}
+        }
+        drop(queue);
+        self.dequeue_any()
+    }
+
+    #[inline(never)]
+    fn dequeue_any(&self) -> Result<Option<Event>> {
+        match self.inner.dequeue_fast(Taken) {
+            Polled::Dto(taken) => return taken,
+            Polled::Empty => return Ok(None),
+            Polled::Slow => {}
+        }
+        Ok(self.inner.dequeue_slow()?.map(Event::from))
+    }
+
+    /// Takes the oldest events, in order, until there is none or `most` were taken. Events that
+    /// come meanwhile are taken as well.
     ///
-    /// The effect is that of as many calls of [`Evd::dequeue`]: the same events in the same order,
-    /// with the same effects and counters. A drain locks the EVD once for many events, so that each
-    /// costs less. Other threads that use the EVD wait meanwhile.
+    /// What the iterator does not take stays in the queue. Each event is taken as by
+    /// [`Evd::dequeue`]; a call that is refused ends the iterator, and the next one has the error.
     ///
     /// ```no_run
     /// # use doorbell::*;
     /// # fn reap(evd: &Evd) -> Result<()> {
-    /// let mut events = [const { None }; 32];
-    /// let n = evd.drain(&mut events)?;
-    /// for event in events[..n].iter_mut().filter_map(Option::take) {
-    ///     println!("{:?}", event.data);
+    /// for event in evd.drain(32)? {
+    ///     println!("{event:?}");
     /// }
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// As [`Evd::dequeue`], if no event was taken; but no event is no error. After an error behind
-    /// other events, the next call has the error.
-    ///
-    /// # References
-    /// dat_evd_dequeue(3DAT), R248, R251.
-    pub fn drain(&self, into: &mut [Option<Event>]) -> Result<usize> {
-        let take = OfEvd(self.inner.id);
-        let (mut taken, mut outcome) = (0, Ok(()));
-        while taken < into.len() {
-            let (n, end) = self.inner.drain(take, &mut into[taken..]);
-            taken += n;
-            if let Polled::Empty = end {
-                break;
-            }
-            let Some(place) = into.get_mut(taken) else { break };
-            // Here and not under the lock of the EVD: what an old event holds may need other locks.
-            *place = None;
-            if let Polled::Dto(()) = end {
-                continue;
-            }
-            match self.inner.dequeue_slow() {
-                Ok(event) => *place = Some(Event { evd: self.inner.id, data: EventData::from(event) }),
-                Err(error) => {
-                    outcome = Err(error);
-                    break;
-                }
-            }
-            taken += 1;
-        }
-        into.iter_mut().skip(taken).for_each(|place| *place = None);
-        match outcome {
-            Err(error) if taken == 0 && error.return_type() != ReturnType::QueueEmpty => Err(error),
-            _ => Ok(taken),
-        }
+    /// As [`Evd::dequeue`].
+    pub fn drain(&self, most: usize) -> Result<Drain<'_>> {
+        self.inner.may_dequeue()?;
+        Ok(Drain { evd: self, left: most })
     }
 
-    /// Waits until `threshold` events are queued and one of them may wake a waiter. Then takes the
-    /// oldest event.
+    /// Waits for the next event, and takes it.
     ///
-    /// `timeout` limits the whole call, however often the thread is woken (R247). `None` waits
-    /// without limit, and zero polls once. A wait for completions polls for a short time before it
-    /// sleeps ([`IaSettings::poll_time`](crate::IaSettings::poll_time)).
+    /// A wait for completions polls for a short time before it sleeps
+    /// ([`IaSettings::poll_time`](crate::IaSettings::poll_time)).
     ///
     /// # Errors
-    /// TIMEOUT_EXPIRED (R244); INVALID_PARAMETER (ARG3) for a threshold below 1 or over the EVD's
-    /// length (R242, R243); INVALID_STATE for a second waiter (R248), an unwaitable EVD (R249), or
-    /// a threshold over 1 with unsignalled or solicited streams (R232, R236); ABORT if the EVD is
+    /// INVALID_STATE for a second waiter (R248) or an unwaitable EVD (R249); ABORT if the EVD is
     /// freed meanwhile (R258); INTERRUPTED_CALL after a signal.
     ///
     /// # References
     /// dat_evd_wait(3DAT).
-    pub fn wait(&self, timeout: Option<Duration>, threshold: Count) -> Result<Waited, WaitError> {
+    pub fn wait(&self) -> Result<Event> {
+        Ok(self.wait_threshold(1, None)?.event)
+    }
+
+    /// As [`Evd::wait`], but not longer than `timeout`. `None` if no event has come.
+    ///
+    /// # Errors
+    /// As [`Evd::wait`].
+    pub fn wait_for(&self, timeout: Duration) -> Result<Option<Event>> {
+        match self.wait_threshold(1, Some(timeout)) {
+            Ok(waited) => Ok(Some(waited.event)),
+            Err(WaitError { error, .. }) if error.return_type() == ReturnType::TimeoutExpired => Ok(None),
+            Err(failed) => Err(failed.error),
+        }
+    }
+
+    /// Waits until `threshold` events are queued and one of them may wake a waiter. Then takes the
+    /// oldest event, and says how many are left.
+    ///
+    /// `timeout` limits the whole call, however often the thread is woken (R247). `None` waits
+    /// without limit, and zero polls once.
+    ///
+    /// # Errors
+    /// TIMEOUT_EXPIRED (R244); INVALID_PARAMETER (ARG3) for a threshold of 0 or over the EVD's
+    /// length (R242, R243); INVALID_STATE also for a threshold over 1 with unsignalled or solicited
+    /// streams (R232, R236); otherwise as [`Evd::wait`].
+    ///
+    /// # References
+    /// dat_evd_wait(3DAT).
+    pub fn wait_threshold(&self, threshold: usize, timeout: Option<Duration>) -> Result<Waited, WaitError> {
         if threshold == 1
-            && let Some((event, more)) = self.inner.wait_fast(OfEvd(self.inner.id))
+            && let Some((Ok(Some(event)), more)) = self.inner.wait_fast(Taken)
         {
             return Ok(Waited { event, more });
         }
         let (taken, more) = self.inner.wait(timeout, threshold)?;
-        Ok(Waited { event: Event { evd: self.inner.id, data: EventData::from(taken) }, more })
+        Ok(Waited { event: taken.into(), more })
     }
 }
 
-impl From<Dequeued> for EventData {
+/// The events that [`Evd::drain`] takes.
+#[derive(Debug)]
+#[must_use = "the events stay in the queue until the iterator takes them"]
+pub struct Drain<'a> {
+    evd: &'a Evd,
+    left: usize,
+}
+
+impl Iterator for Drain<'_> {
+    type Item = Event;
+
+    #[inline]
+    fn next(&mut self) -> Option<Event> {
+        self.left = self.left.checked_sub(1)?;
+        let event = self.evd.dequeue().ok().flatten();
+        if event.is_none() {
+            self.left = 0;
+        }
+        event
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.left))
+    }
+}
+
+impl FusedIterator for Drain<'_> {}
+
+impl From<DtoCompletion> for Event {
+    #[inline]
+    fn from(dto: DtoCompletion) -> Self {
+        if !dto.is_success() {
+            Self::Failed(dto)
+        } else if dto.op.is_receive() {
+            Self::Received(dto)
+        } else {
+            Self::Done(dto)
+        }
+    }
+}
+
+impl From<ConnectionEvent> for Event {
+    fn from(event: ConnectionEvent) -> Self {
+        match event.kind {
+            ConnectionEventKind::Established => Self::Connected(event),
+            kind if kind.is_end() => Self::Disconnected(event),
+            _ => Self::NotConnected(event),
+        }
+    }
+}
+
+impl From<Dequeued> for Event {
     fn from(taken: Dequeued) -> Self {
         match taken {
-            Dequeued::Dto(dto) => dto.as_bind().map_or(Self::Dto(dto), Self::RmrBind),
-            Dequeued::Notice(Notice::Connection(event)) => Self::Connection(event),
+            Dequeued::Dto(dto) => dto.as_bind().map_or_else(|| dto.into(), Self::Bound),
+            Dequeued::Notice(Notice::Connection(event)) => event.into(),
             Dequeued::Notice(Notice::Datagram(event)) => Self::Datagram(event),
             Dequeued::Notice(Notice::Async(event)) => Self::Async(event),
             Dequeued::Notice(Notice::Software(value)) => Self::Software(value),
@@ -209,27 +309,37 @@ impl From<CrArrival> for Notice {
     }
 }
 
-impl EventData {
+impl Event {
     /// The event's number (`DAT_EVENT_NUMBER`). Completions of the IB extension have a separate
     /// number, `DAT_IB_DTO_EVENT`.
     pub fn number(&self) -> u32 {
         match self {
-            Self::Dto(dto) if dto.op.is_extension() => 0x4_0000,
-            Self::Dto(_) => 1,
-            Self::RmrBind(_) => 0x1001,
+            Self::Received(dto) | Self::Done(dto) | Self::Failed(dto) if dto.op.is_extension() => 0x4_0000,
+            Self::Received(_) | Self::Done(_) | Self::Failed(_) => 1,
+            Self::Bound(_) => 0x1001,
             Self::ConnectionRequest(arrival) if arrival.cr.service_type() == ServiceType::Ud => 0x4_0001,
             Self::ConnectionRequest(_) => 0x2001,
             Self::Datagram(event) => event.kind.number(),
-            Self::Connection(event) => event.kind as u32,
+            Self::Connected(event) | Self::Disconnected(event) | Self::NotConnected(event) => {
+                event.kind as u32
+            }
             Self::Async(event) => event.kind as u32,
             Self::Software(_) => 0x1_0001,
         }
     }
 
-    /// The completion, if the event is a completion.
-    pub fn dto(&self) -> Option<&DtoCompletion> {
+    /// What has completed, with success or not, if the event is of a receive or a request.
+    pub fn completion(&self) -> Option<&DtoCompletion> {
         match self {
-            Self::Dto(dto) => Some(dto),
+            Self::Received(dto) | Self::Done(dto) | Self::Failed(dto) => Some(dto),
+            _ => None,
+        }
+    }
+
+    /// The change of a connection, if the event is one.
+    pub fn connection(&self) -> Option<&ConnectionEvent> {
+        match self {
+            Self::Connected(event) | Self::Disconnected(event) | Self::NotConnected(event) => Some(event),
             _ => None,
         }
     }

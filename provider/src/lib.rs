@@ -74,7 +74,7 @@ pub use device::IaSettings;
 pub use ep::{ChainError, ChainRequest, Ep, EpChange, EpEvds, EpParam, EpStatus, RecvCounts};
 pub use error::{CLASS_ERROR, Direction, Error, PostError, Result, ReturnType, Subtype};
 pub use evd::{Evd, EvdParam, WaitError};
-pub use event::{CrArrival, Event, EventData, Waited};
+pub use event::{CrArrival, Drain, Event, Waited};
 pub use event_data::{
     AsyncEvent, AsyncKind, AsyncObject, ConnectionEvent, ConnectionEventKind, DatagramEvent,
     DatagramEventKind, DtoCompletion, DtoFields, RmrBindCompletion, reason,

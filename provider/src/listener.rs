@@ -8,9 +8,9 @@ mod futures;
 #[cfg(feature = "tokio")]
 pub use self::futures::{AsyncCno, AsyncEvd};
 
-use crate::evd::{Wait, WaitError};
-use crate::types::{Count, EvdId};
-use crate::{Cno, Error, Evd, Event, EventData, Result, ReturnType, Subtype, Waited};
+use crate::evd::Wait;
+use crate::types::EvdId;
+use crate::{Cno, Error, Evd, Event, Result, ReturnType, Subtype};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -20,26 +20,27 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 /// ```no_run
 /// # fn poll(_: impl std::os::fd::AsFd) {}
 /// # fn handle(_: doorbell::Event) {}
-/// # fn listen(evd: &doorbell::Evd) -> Result<(), doorbell::Error> {
+/// # fn listen(evd: &doorbell::Evd) -> doorbell::Result<()> {
 /// let mut listener = doorbell::EvdListener::new(evd)?;
 /// loop {
-///     while let Some(waited) = listener.poll(1).map_err(|e| e.error)? {
-///         handle(waited.event);
+///     while let Some(event) = listener.poll()? {
+///         handle(event);
 ///     }
 ///     poll(&listener); // until the descriptor is readable
 /// }
 /// # }
 /// ```
 ///
-/// A poll that finds no event begins a wait, with the rules of [`Evd::wait`]: until a later poll
-/// returns an event or an error, or [`EvdListener::cancel`] or a drop ends the wait, the listener
-/// is the EVD's only waiter (R248), the CNO is not triggered (R250), and the CQ is armed.
+/// A poll that finds no event begins a wait, with the rules of [`Evd::wait`]: until a later poll or
+/// dequeue of the listener returns an event or an error, or [`EvdListener::cancel`] or a drop ends
+/// the wait, the listener is the EVD's only waiter (R248), the CNO is not triggered (R250), and the
+/// CQ is armed.
 #[derive(Debug)]
 pub struct EvdListener {
     evd: Evd,
     /// Watches the descriptors of the EVD.
     epoll: Epoll,
-    wait: Option<(Count, Wait)>,
+    wait: Option<Wait>,
 }
 
 impl EvdListener {
@@ -59,36 +60,38 @@ impl EvdListener {
         Ok(Self { evd: evd.clone(), epoll, wait: None })
     }
 
-    /// Takes the oldest event if `threshold` events are queued and one of them may wake a waiter.
-    /// Without an event, returns `None`: poll again when the descriptor is readable, which may be
-    /// for nothing.
+    /// Takes the oldest event, if it or one behind it may wake a waiter. Without an event, returns
+    /// `None`: poll again when the descriptor is readable, which may be for nothing.
     ///
     /// # Errors
-    /// As [`Evd::wait`], but for TIMEOUT_EXPIRED and INTERRUPTED_CALL. The wait is over then.
-    pub fn poll(&mut self, threshold: Count) -> Result<Option<Waited>, WaitError> {
-        if self.wait.as_ref().is_some_and(|(before, _)| *before != threshold) {
-            self.cancel();
-        }
+    /// As [`Evd::wait`], but for INTERRUPTED_CALL. The wait is over then.
+    pub fn poll(&mut self) -> Result<Option<Event>> {
+        let inner = &self.evd.inner;
         let wait = match &mut self.wait {
-            Some((_, wait)) => wait,
-            none => {
-                let wait =
-                    self.evd.inner.begin_wait(threshold).map_err(|error| WaitError { error, more: 0 })?;
-                &mut none.insert((threshold, wait)).1
-            }
+            Some(wait) => wait,
+            none => none.insert(inner.begin_wait(1)?),
         };
-        let outcome = self.evd.inner.poll_wait(wait);
+        let outcome = inner.poll_wait(wait);
         if !matches!(outcome, Ok(None)) {
             self.cancel();
         }
-        let event = |taken| Event { evd: self.evd.id(), data: EventData::from(taken) };
-        Ok(outcome?.map(|(taken, more)| Waited { event: event(taken), more }))
+        Ok(outcome.map_err(|failed| failed.error)?.map(|(taken, _)| taken.into()))
+    }
+
+    /// Takes the oldest event as [`Evd::dequeue`], and ends the wait that a poll has begun: for a
+    /// thread that looks again and again for a while before it sleeps.
+    ///
+    /// # Errors
+    /// As [`Evd::dequeue`].
+    pub fn dequeue(&mut self) -> Result<Option<Event>> {
+        self.cancel();
+        self.evd.dequeue()
     }
 
     /// Ends the wait that the last poll has left, if it has: other threads may dequeue and wait,
     /// and the CNO is triggered again. No event is lost.
     pub fn cancel(&mut self) {
-        if let Some((_, wait)) = self.wait.take() {
+        if let Some(wait) = self.wait.take() {
             self.evd.inner.cancel_wait(&wait);
         }
     }

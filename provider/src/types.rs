@@ -230,8 +230,7 @@ pub enum DtoOp {
     Receive = 3,
     /// Receive of a Send with invalidate.
     ReceiveWithInvalidate = 4,
-    /// Bind of an RMR; its completion is an event of its own,
-    /// [`EventData::RmrBind`](crate::EventData::RmrBind).
+    /// Bind of an RMR; its completion is an event of its own, [`Event::Bound`](crate::Event::Bound).
     RmrBind = 5,
     /// RDMA Write with immediate, at the requester (IB extension).
     RdmaWriteImmediate = 8,
@@ -256,6 +255,26 @@ impl DtoOp {
     /// Whether the operation belongs to the IB extension.
     pub fn is_extension(self) -> bool {
         self as u32 >= Self::RdmaWriteImmediate as u32
+    }
+
+    /// Whether it is a receive, which has used up a buffer.
+    pub fn is_receive(self) -> bool {
+        match self {
+            Self::Receive
+            | Self::ReceiveWithInvalidate
+            | Self::ReceiveRdmaWriteImmediate
+            | Self::ReceiveImmediate
+            | Self::ReceiveUd
+            | Self::ReceiveUdImmediate => true,
+            Self::Send
+            | Self::RdmaWrite
+            | Self::RdmaRead
+            | Self::RmrBind
+            | Self::RdmaWriteImmediate
+            | Self::FetchAndAdd
+            | Self::CompareAndSwap
+            | Self::SendUd => false,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::wire::{Counts, Note, Purpose};
 use super::{DEFAULT_SIZES, Failure};
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, Ep, EpAttr, EpEvds,
-    Event, EventData, Qos, RecvPool, SendPool, Srq, SrqAttr,
+    Event, Qos, RecvPool, SendPool, Srq, SrqAttr,
 };
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -154,7 +154,7 @@ fn established(end: &End, connections: usize) -> Result<(), String> {
         let event = end.next(Some(2 * CONNECT_TIME)).map_err(|e| e.to_string())?;
         let Some(event) = event else { return Err("cannot connect: the device does not answer".to_owned()) };
         // A failed connection flushes receives too.
-        let EventData::Connection(event) = event.data else { continue };
+        let Some(event) = event.connection() else { continue };
         if event.kind != ConnectionEventKind::Established {
             return Err(format!("cannot connect: {}", why(event.kind)));
         }
@@ -180,15 +180,14 @@ fn answer(end: &End, line: &mut Line, limit: Duration) -> Result<Note, String> {
     loop {
         match end.next(Some(limit)).map_err(|e| e.to_string())? {
             None => return Err("no answer in time".to_owned()),
-            Some(Event { data: EventData::Connection(event), .. }) => {
-                return Err(format!("the connection has ended: {}", why(event.kind)));
-            }
-            Some(Event { data: EventData::Dto(dto), .. }) => {
-                if let Some(note) = line.on(&dto) {
+            Some(event) => {
+                if let Some(change) = event.connection() {
+                    return Err(format!("the connection has ended: {}", why(change.kind)));
+                }
+                if let Some(note) = event.completion().and_then(|dto| line.on(dto)) {
                     return Ok(note);
                 }
             }
-            Some(_) => {}
         }
     }
 }
@@ -266,7 +265,7 @@ impl<'a> Client<'a> {
                 }
             }
             for _ in 1..BATCH {
-                let Ok(event) = self.end.evd.dequeue() else { break };
+                let Some(event) = self.end.evd.dequeue().map_err(failed)? else { break };
                 self.on(&event)?;
             }
             progress.show(self.tally);
@@ -313,13 +312,10 @@ impl<'a> Client<'a> {
     }
 
     fn on(&mut self, event: &Event) -> Result<(), Failure> {
-        match &event.data {
-            EventData::Dto(dto) => self.completed(dto),
-            EventData::Connection(event) => {
-                Err(Failure::Run(format!("{}: {}", of(event.ep_context), why(event.kind))))
-            }
-            _ => Ok(()),
+        if let Some(event) = event.connection() {
+            return Err(Failure::Run(format!("{}: {}", of(event.ep_context), why(event.kind))));
         }
+        event.completion().map_or(Ok(()), |dto| self.completed(dto))
     }
 
     fn completed(&mut self, dto: &DtoCompletion) -> Result<(), Failure> {
@@ -363,17 +359,14 @@ impl<'a> Client<'a> {
         loop {
             let event =
                 self.end.next(Some(CONNECT_TIME)).map_err(|e| Failure::run("the device failed", e))?;
-            let dto = match event {
-                None => return Err(Failure::Run("the server reported no final state".to_owned())),
-                Some(Event { data: EventData::Dto(dto), .. }) => dto,
-                Some(event) => {
-                    self.on(&event)?;
-                    continue;
-                }
+            let Some(event) = event else {
+                return Err(Failure::Run("the server reported no final state".to_owned()));
             };
-            if dto.ep_context != 0 {
-                self.completed(&dto)?;
-            } else if let Some(Note::Summary { srq, rnr }) = self.line.on(&dto) {
+            let Some(dto) = event.completion().filter(|dto| dto.ep_context == 0) else {
+                self.on(&event)?;
+                continue;
+            };
+            if let Some(Note::Summary { srq, rnr }) = self.line.on(dto) {
                 return Ok((srq, rnr.map(u64::from)));
             }
         }

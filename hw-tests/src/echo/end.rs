@@ -4,7 +4,7 @@ use super::Failure;
 use super::wire::{NOTE_BYTES, Note};
 use doorbell::{
     CompletionFlags, DtoCompletion, Ep, EpAttr, EpEvds, Error, Evd, EvdFlags, Event, Ia, Pz, RecvPool,
-    ReturnType, SendPool, WaitError,
+    ReturnType, SendPool,
 };
 use std::time::{Duration, Instant};
 
@@ -56,18 +56,18 @@ impl End {
 
     /// The next event, if it comes within this time.
     pub(super) fn next(&self, limit: Option<Duration>) -> Result<Option<Event>, Error> {
-        if let Ok(event) = self.evd.dequeue() {
+        if let Some(event) = self.evd.dequeue()? {
             return Ok(Some(event));
         }
         let start = Instant::now();
         loop {
-            match self.evd.wait(limit.map(|limit| limit.saturating_sub(start.elapsed())), 1) {
-                Ok(waited) => return Ok(Some(waited.event)),
-                Err(WaitError { error, .. }) => match error.return_type() {
-                    ReturnType::TimeoutExpired => return Ok(None),
-                    ReturnType::InterruptedCall => {}
-                    _ => return Err(error),
-                },
+            let outcome = match limit {
+                Some(limit) => self.evd.wait_for(limit.saturating_sub(start.elapsed())),
+                None => self.evd.wait().map(Some),
+            };
+            match outcome {
+                Err(error) if error.return_type() == ReturnType::InterruptedCall => {}
+                outcome => return outcome,
             }
         }
     }

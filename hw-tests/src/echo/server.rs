@@ -5,8 +5,8 @@ use super::end::{End, Line};
 use super::wire::{Counts, Note, Purpose};
 use super::{DEFAULT_QUAL, Failure};
 use doorbell::{
-    CompletionFlags, ConnectionEvent, ConnectionEventKind, Cr, DtoCompletion, DtoOp, Ep, EpAttr, EpId,
-    EpState, Error, Event, EventData, PostError, Psp, RecvBuf, RecvPool, SendPool, Srq, SrqAttr,
+    CompletionFlags, ConnectionEvent, Cr, DtoCompletion, DtoOp, Ep, EpAttr, EpId, EpState, Error, Event,
+    PostError, Psp, RecvBuf, RecvPool, SendPool, Srq, SrqAttr,
 };
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -166,7 +166,7 @@ impl Server {
             }
             // Handle what else has arrived, then answer, so that no client waits for long.
             for _ in 0..self.depth {
-                let Ok(event) = self.end.evd.dequeue() else { break };
+                let Some(event) = self.end.evd.dequeue()? else { break };
                 self.on(event)?;
             }
             self.answer()?;
@@ -175,17 +175,15 @@ impl Server {
     }
 
     fn on(&mut self, event: Event) -> Result<(), Error> {
-        match event.data {
-            EventData::Dto(dto) => self.completed(&dto),
-            EventData::ConnectionRequest(arrival) => {
+        match event {
+            Event::Received(dto) | Event::Done(dto) | Event::Failed(dto) => self.completed(&dto),
+            Event::ConnectionRequest(arrival) => {
                 if let Err(error) = self.admit(arrival.cr) {
                     eprintln!("a connection was refused: {error}");
                 }
             }
-            EventData::Connection(event) if event.kind == ConnectionEventKind::Established => {
-                self.up(event.ep);
-            }
-            EventData::Connection(event) => return self.gone(&event),
+            Event::Connected(event) => self.up(event.ep),
+            Event::Disconnected(event) | Event::NotConnected(event) => return self.gone(&event),
             _ => {}
         }
         Ok(())

@@ -3,7 +3,7 @@
 use crate::*;
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DatagramEventKind, DtoStatus, Ep, EpAttr, EpChange,
-    EpCounter as E, EpEvds, EvdCounter as V, EventData, GRH_LEN, IaCounter as I, Lmr, Qos, RmrTriplet,
+    EpCounter as E, EpEvds, EvdCounter as V, Event, GRH_LEN, IaCounter as I, Lmr, Qos, RmrTriplet,
     ServiceType,
 };
 use doorbell_hw_tests::rig::*;
@@ -118,17 +118,17 @@ fn an_ep_counts_what_arrives_by_kind() {
     arrived(&other.server, E::Recv, 1);
     ep_is(&one.server, &of_one);
     for _ in 0..2 {
-        rig.server.recv.dequeue().unwrap();
+        rig.server.recv.dequeue().unwrap().unwrap();
     }
     dto(&rig.server.recv);
-    assert!(rig.server.recv.dequeue().unwrap().data.dto().is_some());
+    assert!(rig.server.recv.dequeue().unwrap().unwrap().completion().is_some());
     ep_is(&one.server, &of_one);
     ep_is(&other.server, &[(E::Recv, 1), (E::RecvData, 20)]);
     // By a dequeue directly from the CQ, and by a wait.
     send(&mut other, 30);
-    until("it has arrived", || rig.server.recv.dequeue().is_ok());
+    until("it has arrived", || rig.server.recv.dequeue().unwrap().is_some());
     write(&mut other, 40);
-    until("it has arrived", || rig.server.recv.dequeue().is_ok());
+    until("it has arrived", || rig.server.recv.dequeue().unwrap().is_some());
     send(&mut other, 50);
     dto(&rig.server.recv);
     let of_other = [(E::Recv, 3), (E::RecvData, 100), (E::RecvRdmaImm, 1), (E::RecvRdmaImmData, 40)];
@@ -210,7 +210,7 @@ fn datagrams_are_counted_apart() {
     restart(&rig);
     let (psp, arrival) = rig.ask(&client);
     arrival.cr.accept(&server, &[]).unwrap();
-    let EventData::Datagram(event) = next(&rig.client.connect).data else { panic!("no datagram event") };
+    let Event::Datagram(event) = next(&rig.client.connect) else { panic!("no datagram event") };
     let DatagramEventKind::Established { peer, .. } = event.kind else { panic!("{event:?}") };
     next(&rig.server.connect);
     for len in [10, 0] {

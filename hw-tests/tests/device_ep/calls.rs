@@ -137,8 +137,8 @@ fn reset_leaves_nothing_of_the_life_before() {
         client.reset().unwrap();
         server.reset().unwrap();
         let rest = |evd: &Evd| -> Vec<_> {
-            std::iter::from_fn(|| evd.dequeue().ok())
-                .map(|event| event.data.dto().map(|dto| (dto.cookie, dto.status)).unwrap())
+            std::iter::from_fn(|| evd.dequeue().unwrap())
+                .map(|event| event.completion().map(|dto| (dto.cookie, dto.status)).unwrap())
                 .collect()
         };
         let received: Vec<_> = (TAKEN..BUFFERS).map(|n| (from + n, DtoStatus::Success)).collect();

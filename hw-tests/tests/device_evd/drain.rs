@@ -4,7 +4,7 @@ use crate::wait::{software, with_events};
 use crate::*;
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdCounter,
-    EvdFlags, Event, EventData, Psp, Qos, RmrTriplet, Srq,
+    EvdFlags, Event, RmrTriplet, Srq,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, tests};
@@ -15,38 +15,27 @@ pub(crate) const TESTS: &[Test] = tests![
     r251_drain_takes_requests_in_their_order,
     r251_drain_takes_all_kinds_of_events,
     r251_drains_of_two_threads_share_the_events,
-    r251_drain_drops_what_the_places_hold,
     r248_drain_beside_a_waiter,
     r251_drain_takes_events_of_several_cqs,
     an_older_cq_does_not_wait_for_the_youngest,
-    a_drain_fills_free_places,
-    a_drain_drops_the_old_events,
+    drains_between_posts_take_each_event_once,
 ];
 
 /// Takes events by drains of at most `most`, until there are `n`. Without drains if `most` is 0.
 fn drained(evd: &Evd, n: usize, most: usize) -> Vec<Event> {
-    drained_into(evd, n, most, 0)
-}
-
-/// The same with drains whose first places are free.
-fn drained_into(evd: &Evd, n: usize, most: usize, free: usize) -> Vec<Event> {
     let mut all = Vec::new();
     until("all events are there", || {
-        if most == 0 {
-            all.extend(evd.dequeue());
-        } else {
-            // Drains have to replace old events.
-            let old = || Event { evd: evd.id(), data: EventData::Software(99) };
-            let mut places: Vec<_> = (0..most).map(|place| (place >= free).then(old)).collect();
-            let got = evd.drain(&mut places).unwrap();
-            assert!(places.iter().take(got).all(Option::is_some));
-            assert!(places.iter().skip(got).all(Option::is_none));
-            all.extend(places.into_iter().flatten());
+        match most {
+            0 => all.extend(evd.dequeue().unwrap()),
+            _ => {
+                let before = all.len();
+                all.extend(evd.drain(most).unwrap());
+                assert!(all.len() - before <= most);
+            }
         }
         all.len() >= n
     });
     assert_eq!(all.len(), n);
-    assert!(all.iter().all(|event| event.evd == evd.id()));
     all
 }
 
@@ -74,7 +63,7 @@ fn r251_drain_takes_messages_in_their_order() {
             assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
         }
         for (n, event) in (0..).zip(drained(&l.recv, 32, most)) {
-            let EventData::Dto(dto) = event.data else { panic!("{event:?}") };
+            let Event::Received(dto) = event else { panic!("{event:?}") };
             let expected = match n % 5 {
                 3 => (DtoOp::ReceiveRdmaWriteImmediate, Some(n as u32)),
                 _ => (DtoOp::Receive, None),
@@ -123,14 +112,14 @@ fn r251_drain_takes_requests_in_their_order() {
             pair.server.post_send(&[rig.server.lmr.triplet(0, 8)], 0, NONE).unwrap();
             assert_eq!(dto(&rig.server.request).status, DtoStatus::Success);
         }
-        let of = |event: Event| event.data.dto().map(|dto| (dto.op, dto.cookie)).expect("a completion");
+        let of = |event: Event| event.completion().map(|dto| (dto.op, dto.cookie)).expect("a completion");
         let all = expected.len() + usize::from(shared);
         let taken = drained(&both, all, most).into_iter().map(of);
         // The device need not complete the receive after the last request.
         let (receives, requests): (Vec<_>, Vec<_>) = taken.partition(|(op, _)| *op == DtoOp::Receive);
         assert_eq!(requests, expected, "drains of {most}");
         assert_eq!(receives, vec![(DtoOp::Receive, 100); usize::from(shared)], "drains of {most}");
-        assert_eq!(both.drain(&mut [const { None }; 4]).unwrap(), 0);
+        assert_eq!(both.drain(4).unwrap().count(), 0);
         // All places of the ring are free again.
         for n in 0..8 {
             pair.client.post_send(&[rig.client.lmr.triplet(0, 1)], n, NONE).unwrap();
@@ -146,13 +135,12 @@ fn r251_drain_takes_requests_in_their_order() {
 fn r251_drain_takes_all_kinds_of_events() {
     let rig = Rig::new();
     let evd = with_events(&rig, 5);
-    let mut places = [const { None }; 3];
-    assert_eq!(evd.drain(&mut places).unwrap(), 3);
+    assert_eq!(evd.drain(3).unwrap().count(), 3);
     assert_eq!(dequeues(&evd), (3, 3, 0));
-    let values: Vec<_> = drained(&evd, 2, 8).iter().map(|event| software(&event.data)).collect();
+    let values: Vec<_> = drained(&evd, 2, 8).iter().map(software).collect();
     assert_eq!(values, [3, 4]);
     assert_eq!(dequeues(&evd), (6, 5, 1));
-    assert_eq!(evd.drain(&mut []).unwrap(), 0);
+    assert_eq!(evd.drain(0).unwrap().count(), 0);
     assert_eq!(dequeues(&evd), (6, 5, 1));
 
     let all = rig.server.evd(EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::SOFTWARE);
@@ -167,9 +155,7 @@ fn r251_drain_takes_all_kinds_of_events() {
         server.post_recv(&[rig.server.lmr.triplet(0, 64)], cookie, NONE).unwrap();
     }
     let [up] = &drained(&all, 1, 8)[..] else { unreachable!() };
-    assert!(
-        matches!(&up.data, EventData::Connection(event) if event.kind == ConnectionEventKind::Established)
-    );
+    assert!(matches!(up, Event::Connected(_)));
     for _ in 0..2 {
         client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
         assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
@@ -178,10 +164,11 @@ fn r251_drain_takes_all_kinds_of_events() {
     all.post_software_event(7).unwrap();
     client.disconnect(CloseFlags::Abrupt).unwrap();
     let events = drained(&all, 6, 4);
-    assert_eq!(software(&events[0].data), 7);
-    let kind = |event: &Event| match &event.data {
-        EventData::Dto(dto) => (dto.cookie, dto.status == DtoStatus::Success),
-        EventData::Connection(event) => (100, event.kind.is_end()),
+    assert_eq!(software(&events[0]), 7);
+    let kind = |event: &Event| match event {
+        Event::Received(dto) => (dto.cookie, true),
+        Event::Failed(dto) => (dto.cookie, false),
+        Event::Disconnected(_) => (100, true),
         other => panic!("{other:?}"),
     };
     let (ends, completions): (Vec<_>, Vec<_>) =
@@ -221,7 +208,7 @@ fn r251_drain_takes_events_of_several_cqs() {
                 expected.push((pair.client.id(), cookie));
             }
         }
-        let of = |event: Event| event.data.dto().map(|dto| (dto.ep, dto.cookie)).expect("a completion");
+        let of = |event: Event| event.completion().map(|dto| (dto.ep, dto.cookie)).expect("a completion");
         let mut taken: Vec<_> = drained(&requests, 12, most).into_iter().map(of).collect();
         // In the order of each EP.
         for list in [&mut taken, &mut expected] {
@@ -252,15 +239,14 @@ fn an_older_cq_does_not_wait_for_the_youngest() {
     send(&mut older[0], 1000);
     let until_found = (16..100).take_while(|&cookie| {
         send(&mut youngest[0], cookie);
-        drained(&requests, 1, 0)[0].data.dto().expect("a completion").cookie != 1000
+        drained(&requests, 1, 0)[0].completion().expect("a completion").cookie != 1000
     });
     assert!(until_found.count() < 64, "it waits as long as the youngest CQ has completions");
 }
 
-/// Drains into places that are free from the beginning, or from some place on are not, take each
-/// event once, in order: plain messages, requests, and both on one EVD, also while the buffers are
-/// posted anew.
-fn a_drain_fills_free_places() {
+/// Drains take each event once, in order, while buffers are posted anew: messages, and requests on
+/// an EVD of both streams.
+fn drains_between_posts_take_each_event_once() {
     let rig = Rig::new();
     let (recv, both) = (rig.server.evd(EvdFlags::DTO), rig.client.evd(EvdFlags::DTO));
     let mut srq = rig.server.srq(16);
@@ -268,9 +254,9 @@ fn a_drain_fills_free_places() {
     let evds = EpEvds { recv: Some(&both), request: Some(&both), ..rig.client.evds() };
     let client = Ep::create(&rig.client.ia, &rig.client.pz, evds, None).unwrap();
     let mut pair = rig.connect(srq_ep(&rig.server, &srq, &recv, &EpAttr::default()), client);
-    let cookie = |event: &Event| event.data.dto().expect("a completion").cookie;
+    let cookie = |event: &Event| event.completion().expect("a completion").cookie;
     let (mut posted, mut sent, mut expected) = (16, 0, 0..);
-    for (most, free) in [(1, 1), (3, 3), (4, 2), (5, 4), (8, 8), (16, 16), (16, 3), (16, 16)] {
+    for most in [1, 3, 4, 5, 8, 16, 16] {
         let n = most.min(12) as u64;
         let before = (dequeues(&recv), dequeues(&both));
         for _ in 0..n {
@@ -278,53 +264,21 @@ fn a_drain_fills_free_places() {
             sent += 1;
         }
         // No call that harvests: each drain finds the completions where the device has put them.
-        let requests: Vec<_> = drained_into(&both, n as usize, most, free).iter().map(cookie).collect();
-        assert_eq!(requests, (sent - n..sent).collect::<Vec<_>>(), "{free} free places of {most}");
-        let messages: Vec<_> = drained_into(&recv, n as usize, most, free).iter().map(cookie).collect();
+        let requests: Vec<_> = drained(&both, n as usize, most).iter().map(cookie).collect();
+        assert_eq!(requests, (sent - n..sent).collect::<Vec<_>>(), "drains of {most}");
+        let messages: Vec<_> = drained(&recv, n as usize, most).iter().map(cookie).collect();
         let next: Vec<_> = expected.by_ref().take(n as usize).collect();
-        assert_eq!(messages, next, "{free} free places of {most}");
+        assert_eq!(messages, next, "drains of {most}");
         for _ in 0..n {
             srq.post_recv(&[rig.server.lmr.triplet(0, 64)], posted).unwrap();
             posted += 1;
         }
         for (evd, before) in [(&recv, before.0), (&both, before.1)] {
-            assert_eq!(evd.drain(&mut [const { None }; 4]).unwrap(), 0);
+            assert_eq!(evd.drain(4).unwrap().count(), 0);
             let (all, found, not_found) = dequeues(evd);
             assert_eq!((found - before.1, all - found), (n, not_found));
         }
         assert_eq!(counts(&srq), (16, 16));
-    }
-}
-
-/// The old event of each place is dropped, whichever event takes the place: one is a connection
-/// request, which is rejected then.
-fn a_drain_drops_the_old_events() {
-    let rig = Rig::new();
-    let recv = rig.server.evd(EvdFlags::DTO);
-    let mut srq = rig.server.srq(4);
-    let mut pair =
-        rig.connect(srq_ep(&rig.server, &srq, &recv, &EpAttr::default()), rig.client.ep(&EpAttr::default()));
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    for (requests, free) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
-        let refused = rig.client.ep(&EpAttr::default());
-        refused.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
-        let old = next(&rig.server.cr);
-        assert!(matches!(old.data, EventData::ConnectionRequest(_)));
-        rig.server.post(&mut srq, 2, 64, 0, 0);
-        for cookie in 0..2 {
-            pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], cookie, NONE).unwrap();
-        }
-        let (one, other) = if requests { (&rig.client.request, &recv) } else { (&recv, &rig.client.request) };
-        (0..2).for_each(|_| assert_eq!(dto(other).status, DtoStatus::Success));
-        let mut places: Vec<_> = (0..free).map(|_| None).chain([Some(old), None]).collect();
-        let mut taken = Vec::new();
-        until("both events are taken", || {
-            one.drain(&mut places).unwrap();
-            taken.extend(places.iter_mut().filter_map(Option::take));
-            taken.len() >= 2
-        });
-        assert_eq!(taken.iter().map(|event| event.data.dto().unwrap().cookie).collect::<Vec<_>>(), [0, 1]);
-        expect_connection(&rig.client.connect, &refused, ConnectionEventKind::PeerRejected);
     }
 }
 
@@ -345,12 +299,12 @@ fn r251_drains_of_two_threads_share_the_events() {
     let taken = AtomicUsize::new(0);
     let over = AtomicBool::new(false);
     let drains = || {
-        let (mut mine, mut places) = (Vec::new(), [const { None }; 5]);
+        let mut mine = Vec::new();
         while !over.load(Ordering::Relaxed) {
-            let n = l.recv.drain(&mut places).unwrap();
-            taken.fetch_add(n, Ordering::Relaxed);
-            mine.extend(places.iter().flatten().map(|event| event.data.dto().unwrap().cookie));
-            if n == 0 {
+            let before = mine.len();
+            mine.extend(l.recv.drain(5).unwrap().map(|event| event.completion().unwrap().cookie));
+            taken.fetch_add(mine.len() - before, Ordering::Relaxed);
+            if mine.len() == before {
                 std::thread::yield_now();
             }
         }
@@ -377,56 +331,15 @@ fn r251_drains_of_two_threads_share_the_events() {
     assert_eq!(all, (0..MESSAGES as u64).collect::<Vec<_>>());
 }
 
-/// A place holds a connection request from an earlier drain. The completion that replaces it drops
-/// it, which rejects it. By verbs, the places before it make the drain poll.
-fn r251_drain_drops_what_the_places_hold() {
-    let rig = Rig::new();
-    let server = &rig.server;
-    let (requests, messages, both) =
-        (server.evd(EvdFlags::DTO), server.evd(EvdFlags::DTO), server.evd(EvdFlags::DTO));
-    let evds = [(&messages, &requests, &messages), (&messages, &requests, &requests), (&both, &both, &both)];
-    for (at, (recv, request, drained)) in [0, 2].into_iter().flat_map(|at| evds.map(|evds| (at, evds))) {
-        let mut srq = server.srq(4);
-        server.post(&mut srq, 3, 64, 0, 7);
-        let evds = EpEvds { recv: Some(recv), request: Some(request), ..server.evds() };
-        let ep = Ep::create_with_srq(&server.ia, &server.pz, evds, &srq, &EpAttr::default()).unwrap();
-        let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
-        let asking = rig.client.ep(&EpAttr::default());
-        let (_psp, arrival) = rig.ask(&asking);
-        let old = Event { evd: server.cr.id(), data: EventData::ConnectionRequest(arrival) };
-        let mut places = [None, None, None];
-        places[at] = Some(old);
-        for cookie in [7, 8, 9] {
-            pair.client.post_recv(&[rig.client.lmr.triplet(4096, 64)], 0, NONE).unwrap();
-            pair.server.post_send(&[server.lmr.triplet(0, 8)], cookie, NONE).unwrap();
-            assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
-        }
-        // The answers follow the acknowledgement of the server's messages.
-        for _ in 0..3 {
-            assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
-        }
-        assert_eq!(drained.drain(&mut places).unwrap(), 3);
-        let taken: Vec<_> = places.iter().flatten().filter_map(|event| event.data.dto()).collect();
-        assert_eq!(taken.len(), 3);
-        // Each kind comes in order. Where both kinds are, an acknowledgement may be late.
-        for op in [DtoOp::Send, DtoOp::Receive] {
-            let cookies: Vec<_> = taken.iter().filter(|dto| dto.op == op).map(|dto| dto.cookie).collect();
-            assert_eq!(cookies, (7..7 + cookies.len() as u64).collect::<Vec<_>>());
-        }
-        expect_connection(&rig.client.connect, &asking, ConnectionEventKind::PeerRejected);
-        rig.disconnect(&pair);
-    }
-}
-
 /// A drain beside a waiter is refused as a dequeue is, and so is one of an EVD that was freed.
 fn r248_drain_beside_a_waiter() {
     let rig = Rig::new();
     let evd = with_events(&rig, 0);
     let waiting = waiter(&evd, Some(LONG), 1);
-    assert_eq!(code(evd.drain(&mut [const { None }; 4])), dat::INVALID_STATE_EVD_WAITER);
+    assert_eq!(code(evd.drain(4)), dat::INVALID_STATE_EVD_WAITER);
     evd.post_software_event(1).unwrap();
-    assert_eq!(software(&waiting.join().unwrap().unwrap().event.data), 1);
-    assert_eq!(evd.drain(&mut [const { None }; 4]).unwrap(), 0);
+    assert_eq!(software(&waiting.join().unwrap().unwrap().event), 1);
+    assert_eq!(evd.drain(4).unwrap().count(), 0);
     evd.free().unwrap();
-    assert_eq!(code(evd.drain(&mut [const { None }; 4])), code(evd.dequeue()));
+    assert_eq!(code(evd.drain(4)), code(evd.dequeue()));
 }

@@ -26,7 +26,7 @@ fn r238_flags_flushed_notify() {
         let waiting = waiter(&recv, Some(LONG), 1);
         rig.disconnect(&pair);
         let got = waiting.join().unwrap().unwrap();
-        let dto = got.event.data.dto().unwrap();
+        let dto = got.event.completion().unwrap();
         assert_eq!((dto.cookie, dto.status), (7, DtoStatus::Flushed));
     }
 }
@@ -68,7 +68,7 @@ fn r241_flags_send_unsignalled_needs_ep_mode() {
     pair.client.post_send(&segment, 11, NONE).unwrap();
     for (waiting, oldest) in [(at_server, 0), (at_client, 10)] {
         let got = waiting.join().unwrap().unwrap();
-        assert_eq!((got.event.data.dto().unwrap().cookie, got.more), (oldest, 1));
+        assert_eq!((got.event.completion().unwrap().cookie, got.more), (oldest, 1));
     }
 }
 
@@ -81,11 +81,11 @@ fn a_disabled_evd_triggers_no_cno() {
         assert!(!l.recv.query().unwrap().enabled);
         send_until_queued(&rig, &mut l, NONE, 1);
         expect_quiet(&l.cno);
-        assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().cookie, 2 * n);
+        assert_eq!(l.recv.dequeue().unwrap().unwrap().completion().unwrap().cookie, 2 * n);
         l.recv.enable().unwrap();
         assert!(l.recv.query().unwrap().enabled);
         assert_eq!(rig.send(&mut l.pair, 0, 8).status, DtoStatus::Success);
         assert_eq!(l.cno.wait(Some(LONG)).unwrap(), l.recv.id());
-        assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().cookie, 2 * n + 1);
+        assert_eq!(l.recv.dequeue().unwrap().unwrap().completion().unwrap().cookie, 2 * n + 1);
     }
 }

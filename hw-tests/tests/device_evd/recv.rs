@@ -3,7 +3,7 @@
 use crate::*;
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, Cno, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr, EpEvds, Evd,
-    EvdFlags, EventData, IaSettings, ReturnType, RmrTriplet,
+    EvdFlags, Event, IaSettings, ReturnType, RmrTriplet,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, dat, tests};
@@ -104,7 +104,7 @@ fn a_dequeue_tells_an_overflow_that_it_finds() {
     pair.server.post_send(&[], 0, NONE).unwrap();
     until("a dequeue has found it", || {
         while requests.post_software_event(1).is_ok() {}
-        assert!(matches!(requests.dequeue().unwrap().data, EventData::Software(1)));
+        assert!(matches!(requests.dequeue().unwrap(), Some(Event::Software(1))));
         rig.server.ia.async_evd().query().unwrap().queued > 0
     });
     expect_overflow(&rig, &requests);
@@ -118,10 +118,10 @@ fn a_dequeue_that_finds_a_failure_ends_the_connection() {
         pair.client.post_send(&[], 7, NONE).unwrap();
         let mut found = None;
         until("the failure is there", || {
-            found = rig.client.request.dequeue().ok();
+            found = rig.client.request.dequeue().unwrap();
             found.is_some()
         });
-        let failed = *found.unwrap().data.dto().unwrap();
+        let failed = *found.unwrap().completion().unwrap();
         assert_eq!((failed.status, failed.cookie), (DtoStatus::ReceiverNotReady, 7));
         expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
         expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Disconnected);
@@ -163,10 +163,10 @@ fn a_connection_takes_nothing_off_the_cqs_of_its_evds() {
     for cookie in 0..all {
         let mut found = None;
         until("the request is there", || {
-            found = requests.dequeue().ok();
+            found = requests.dequeue().unwrap();
             found.is_some()
         });
-        assert_eq!(found.unwrap().data.dto().unwrap().cookie, cookie);
+        assert_eq!(found.unwrap().completion().unwrap().cookie, cookie);
     }
     assert_eq!(queued(rig.server.ia.async_evd()), 0);
 }
@@ -188,15 +188,10 @@ fn notices_leave_before_the_rest_of_a_batch() {
             assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
         }
         let take = || {
-            let mut place = [const { None }; 1];
-            if by_drain {
-                evd.drain(&mut place).unwrap();
-            } else {
-                place[0] = Some(evd.dequeue().unwrap());
-            }
-            match place[0].take().unwrap().data {
-                EventData::Software(value) => value,
-                EventData::Dto(dto) => dto.cookie,
+            let event = if by_drain { evd.drain(1).unwrap().next() } else { evd.dequeue().unwrap() };
+            match event.unwrap() {
+                Event::Software(value) => value,
+                Event::Received(dto) => dto.cookie,
                 other => panic!("{other:?}"),
             }
         };
@@ -230,7 +225,7 @@ fn an_ep_joins_its_evd_beside_a_waiter() {
     assert!(is_waiting(&evd));
     server.post(&mut srq, 1, 64, 0, 5);
     assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
-    assert_eq!(waiting.join().unwrap().unwrap().event.data.dto().unwrap().cookie, 5);
+    assert_eq!(waiting.join().unwrap().unwrap().event.completion().unwrap().cookie, 5);
 }
 
 /// The consumer has taken every event. When the connection ends and the EP is freed, nothing is
@@ -240,7 +235,7 @@ fn a_cno_is_not_triggered_for_what_was_taken() {
     let mut l = listening(&rig, NONE);
     assert_eq!(rig.send(&mut l.pair, 0, 8).status, DtoStatus::Success);
     assert_eq!(l.cno.wait(Some(LONG)).unwrap(), l.recv.id());
-    assert_eq!(l.recv.dequeue().unwrap().data.dto().unwrap().cookie, 0);
+    assert_eq!(l.recv.dequeue().unwrap().unwrap().completion().unwrap().cookie, 0);
     expect_quiet(&l.cno);
     rig.disconnect(&l.pair);
     l.pair.server.free().unwrap();
@@ -256,7 +251,7 @@ fn a_request_flushed_at_once_is_announced() {
     rig.disconnect(&pair);
     let waiting = waiter(&server.request, Some(LONG), 1);
     pair.server.post_send(&[], 7, NONE).unwrap();
-    let EventData::Dto(sent) = waiting.join().unwrap().unwrap().event.data else { panic!("a completion") };
+    let sent = *waiting.join().unwrap().unwrap().event.completion().expect("a completion");
     assert_eq!((sent.status, sent.cookie), (DtoStatus::Flushed, 7));
 
     let cno = Cno::create(&server.ia).unwrap();
@@ -292,12 +287,12 @@ fn a_dequeue_passes_suppressed_requests() {
             if event {
                 let mut found = None;
                 until("the request has completed", || {
-                    found = rig.server.request.dequeue().ok();
+                    found = rig.server.request.dequeue().unwrap();
                     found.is_some()
                 });
-                assert_eq!(found.unwrap().data.dto().unwrap().cookie, 7);
+                assert_eq!(found.unwrap().completion().unwrap().cookie, 7);
             }
-            assert_eq!(code(rig.server.request.dequeue()), dat::QUEUE_EMPTY);
+            assert!(rig.server.request.dequeue().unwrap().is_none());
         }
     }
 }
@@ -321,13 +316,13 @@ fn a_buffer_posted_again_gets_no_message_twice() {
             // No wait: that takes all completions off the CQ.
             let mut found = None;
             until("the message is there", || {
-                found = server.recv.dequeue().ok();
+                found = server.recv.dequeue().unwrap();
                 found.is_some()
             });
-            assert!(matches!(found.unwrap().data, EventData::Dto(received) if received.cookie == cookie));
+            assert!(matches!(found.unwrap(), Event::Received(received) if received.cookie == cookie));
         }
         server.post(&mut srq, 2, 64, 0, 2 * round + 2);
-        assert_eq!(code(server.recv.dequeue()), dat::QUEUE_EMPTY);
+        assert!(server.recv.dequeue().unwrap().is_none());
     }
     assert_eq!(counts(&srq), (2, 2));
 }
@@ -361,10 +356,10 @@ fn buffers_posted_again_behind_a_batch_get_their_messages() {
             // A wait would poll all completions.
             let mut event = None;
             until("the message is there", || {
-                event = recv.dequeue().ok();
+                event = recv.dequeue().unwrap();
                 event.is_some()
             });
-            let message = *event.as_ref().and_then(|event| event.data.dto()).unwrap();
+            let message = *event.as_ref().and_then(|event| event.completion()).unwrap();
             assert_eq!((message.status, message.immediate), (DtoStatus::Success, Some(immediate)));
         }
     };
@@ -417,7 +412,7 @@ fn r257_recv_evd_small_queue_has_room_in_its_cq() {
         }
     }
     for cookie in 0..EPS as u64 * RECEIVES {
-        let message = *one.dequeue().unwrap().data.dto().unwrap();
+        let message = *one.dequeue().unwrap().unwrap().completion().unwrap();
         assert_eq!((message.status, message.cookie), (DtoStatus::Success, cookie));
     }
 }

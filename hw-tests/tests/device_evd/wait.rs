@@ -1,7 +1,7 @@
 //! Waits and thresholds.
 
 use crate::*;
-use doorbell::{CloseFlags, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdCounter, EvdFlags, EventData, IaSettings};
+use doorbell::{CloseFlags, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdCounter, EvdFlags, Event, IaSettings};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, tests};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -59,11 +59,11 @@ fn a_wait_that_polls_ends_in_time_and_with_its_evd() {
     // The third is long, so that its time is not over before it sleeps.
     for (millis, expected) in [(5, 0), (5, 0), (1000, 1)] {
         let timeout = Some(Duration::from_millis(millis));
-        assert_eq!(recv.wait(timeout, 1).unwrap_err().error.code(), dat::TIMEOUT_EXPIRED);
+        assert_eq!(recv.wait_threshold(1, timeout).unwrap_err().error.code(), dat::TIMEOUT_EXPIRED);
         assert_eq!(sleeps(), expected);
     }
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| recv.wait(None, 1).unwrap_err().error.code());
+        let waiter = scope.spawn(|| recv.wait_threshold(1, None).unwrap_err().error.code());
         until("it waits", || recv.counters().unwrap()[EvdCounter::Wait] == 4);
         assert_eq!(sleeps(), 1);
         server.ia.close(CloseFlags::Abrupt).unwrap();
@@ -80,9 +80,9 @@ pub(crate) fn with_events(rig: &Rig, n: u64) -> Evd {
     evd
 }
 
-pub(crate) fn software(data: &EventData) -> u64 {
-    match data {
-        EventData::Software(value) => *value,
+pub(crate) fn software(event: &Event) -> u64 {
+    match event {
+        Event::Software(value) => *value,
         other => panic!("not a software event: {other:?}"),
     }
 }
@@ -104,8 +104,8 @@ fn r245_wait_counts_what_the_cqs_hold() {
         plain.server.post_recv(&[server.lmr.triplet(0, 64)], cookie, NONE).unwrap();
     }
     let got = || {
-        let got = recv.wait(Some(LONG), 1).unwrap();
-        (got.event.data.dto().map_or(0, |dto| dto.cookie), got.more)
+        let got = recv.wait_threshold(1, Some(LONG)).unwrap();
+        (got.event.completion().map_or(0, |dto| dto.cookie), got.more)
     };
     let send = |pair: &mut Pair, n: usize| {
         for _ in 0..n {
@@ -121,7 +121,7 @@ fn r245_wait_counts_what_the_cqs_hold() {
     send(&mut shared, 2);
     assert_eq!(got(), (13, 1));
     send(&mut shared, 2);
-    assert_eq!(recv.dequeue().unwrap().data.dto().unwrap().cookie, 14);
+    assert_eq!(recv.dequeue().unwrap().unwrap().completion().unwrap().cookie, 14);
     assert_eq!([got(), got()], [(15, 1), (16, 0)]);
     let now = recv.counters().unwrap();
     let of = [EvdCounter::Wait, EvdCounter::WaitBlocked, EvdCounter::Dequeue];
@@ -169,7 +169,7 @@ fn r247_wait_total_time_survives_wakeups() {
         });
         until("events come", || posted.load(Ordering::Relaxed) > 0);
         let start = Instant::now();
-        let end = evd.wait(Some(SHORT), qlen).unwrap_err();
+        let end = evd.wait_threshold(qlen as usize, Some(SHORT)).unwrap_err();
         over.store(true, Ordering::Relaxed);
         assert_eq!(end.error.code(), dat::TIMEOUT_EXPIRED);
         assert!(start.elapsed() >= SHORT);

@@ -71,8 +71,8 @@ fn killed_peer_ends_its_endpoint_only() {
         // No more posts from here on: what was posted has to come back.
         let mut cookies = Vec::new();
         until("the endpoint ends", || {
-            while let Ok(event) = server.recv.dequeue() {
-                cookies.push(event.data.dto().unwrap().cookie);
+            while let Ok(Some(event)) = server.recv.dequeue() {
+                cookies.push(event.completion().unwrap().cookie);
             }
             doomed.state() == EpState::Disconnected
         });
@@ -84,15 +84,15 @@ fn killed_peer_ends_its_endpoint_only() {
             assert_eq!(pair.server.state(), EpState::Connected);
             assert!(rig.send(pair, 0, 16).is_success());
             served += 1;
-            while let Ok(event) = server.recv.dequeue() {
-                let got = *event.data.dto().unwrap();
+            while let Ok(Some(event)) = server.recv.dequeue() {
+                let got = *event.completion().unwrap();
                 assert!(got.is_success() || got.ep == doomed.id(), "{got:?}");
                 cookies.push(got.cookie);
             }
         }
         until("everything is reaped", || {
-            while let Ok(event) = server.recv.dequeue() {
-                cookies.push(event.data.dto().unwrap().cookie);
+            while let Ok(Some(event)) = server.recv.dequeue() {
+                cookies.push(event.completion().unwrap().cookie);
             }
             counts(&srq) == (0, 0)
         });

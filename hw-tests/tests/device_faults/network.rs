@@ -1,7 +1,7 @@
 //! A network interface without an address, and one that goes down.
 
 use crate::*;
-use doorbell::{AsyncKind, AsyncObject, EventData, Ia, ReturnType, reason};
+use doorbell::{AsyncKind, AsyncObject, Event, Ia, ReturnType, reason};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, devices, tests};
 use std::process::Command;
@@ -111,7 +111,7 @@ fn port_going_down_is_told_and_survived() {
         let network = Network::of(client_netdev().unwrap());
         ip(&["link", "set", &network.netdev, "down"]).unwrap();
         let event = next(rig.client.ia.async_evd());
-        let EventData::Async(event) = event.data else { panic!("{event:?}") };
+        let Event::Async(event) = event else { panic!("{event:?}") };
         assert_eq!((event.kind, event.object), (AsyncKind::Notice, AsyncObject::Ia));
         assert_eq!(event.reason, reason::IA_OTHER);
         let error = Ia::open(&client).unwrap_err();

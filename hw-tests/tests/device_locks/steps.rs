@@ -3,7 +3,7 @@
 use doorbell::lock_hook::before_locks;
 use doorbell::{
     CompletionFlags, ConnectionEventKind, CrArrival, DatagramEventKind, DtoStatus, Ep, EpAttr, EpChange,
-    EpState, EventData, Psp, Qos, ServiceType, WATERMARK_INFINITE,
+    EpState, Event, Psp, Qos, ServiceType, WATERMARK_INFINITE,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -230,7 +230,7 @@ pub(crate) fn an_ep_is_reset_before_its_failure_is_handled() {
     let (_psp, arrival) = rig.ask(&client);
     arrival.cr.accept(&server, &[]).unwrap();
     drop(placed);
-    let EventData::Datagram(event) = next(&rig.client.connect).data else { panic!("no datagram event") };
+    let Event::Datagram(event) = next(&rig.client.connect) else { panic!("no datagram event") };
     let DatagramEventKind::Established { peer, .. } = event.kind else { panic!("{event:?}") };
     client.post_send_ud(&[rig.client.lmr.triplet(0, 8)], &peer, 0, none).unwrap();
     let got = dto(&rig.server.recv);

@@ -3,8 +3,8 @@
 use crate::allocator::HELD;
 use crate::*;
 use doorbell::{
-    ConnectionEventKind, DatagramEventKind, DtoStatus, Ep, EpAttr, EventData, Psp, Qos, Received, RecvPool,
-    Rmr, RmrBind, SendPool, ServiceType, VaType,
+    ConnectionEventKind, DatagramEventKind, DtoStatus, Ep, EpAttr, Event, Psp, Qos, Received, RecvPool, Rmr,
+    RmrBind, SendPool, ServiceType, VaType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
@@ -88,8 +88,8 @@ fn binds() {
             rmr.bind(&mut pair.server, to, 3, NONE)
         },
         |(rmr, _, _, rig), context| {
-            match next(&rig.server.request).data {
-                EventData::RmrBind(bind) => assert_eq!(bind.status, DtoStatus::Success),
+            match next(&rig.server.request) {
+                Event::Bound(bind) => assert_eq!(bind.status, DtoStatus::Success),
                 other => panic!("not a bind: {other:?}"),
             }
             assert_eq!(rmr.query().unwrap().rmr_context, context);
@@ -153,8 +153,8 @@ fn datagrams() {
         },
         |(server, client, _, _, rig), ()| {
             connection_request(&rig.server.cr).cr.accept(server, b"").unwrap();
-            let to = match next(&rig.client.connect).data {
-                EventData::Datagram(event) => match event.kind {
+            let to = match next(&rig.client.connect) {
+                Event::Datagram(event) => match event.kind {
                     DatagramEventKind::Established { peer, .. } => peer,
                     other => panic!("no address handle: {other:?}"),
                 },

@@ -4,7 +4,7 @@ use crate::allocator::EXHAUSTED;
 use crate::*;
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, Cno, ConnectionEventKind, Count, Ep, EpAttr, EpChange, Evd, EvdFlags,
-    EventData, Lmr, Pz, Rmr,
+    Event, Lmr, Pz, Rmr,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side, Test, tests};
@@ -72,7 +72,7 @@ fn a_software_event() {
         |(evd, _)| evd.post_software_event(IN_ADVANCE),
         |(evd, _), ()| {
             for n in 0..=IN_ADVANCE {
-                assert!(matches!(next(evd).data, EventData::Software(m) if m == n));
+                assert!(matches!(next(evd), Event::Software(m) if m == n));
             }
         },
     );
@@ -94,16 +94,16 @@ fn an_event_that_nobody_can_queue_is_an_overflow() {
     (0..IN_ADVANCE).for_each(|n| evd.post_software_event(n).unwrap());
     EXHAUSTED.store(true, SeqCst);
     client.disconnect(CloseFlags::Abrupt).unwrap();
-    let overflow = side.ia.async_evd().wait(Some(LONG), 1);
+    let overflow = side.ia.async_evd().wait_threshold(1, Some(LONG));
     EXHAUSTED.store(false, SeqCst);
-    match overflow.unwrap().event.data {
-        EventData::Async(event) => {
+    match overflow.unwrap().event {
+        Event::Async(event) => {
             assert_eq!((event.kind, event.object), (AsyncKind::EvdOverflow, AsyncObject::Evd(evd.id())));
         }
         other => panic!("not an asynchronous event: {other:?}"),
     }
     for n in 0..IN_ADVANCE {
-        assert!(matches!(next(&evd).data, EventData::Software(m) if m == n));
+        assert!(matches!(next(&evd), Event::Software(m) if m == n));
     }
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::Disconnected);
     // The EP has reached the state all the same and continues from there.

@@ -158,7 +158,7 @@ fn flags_that_requests_may_always_carry_change_nothing() {
         ep.modify(request(flags)).unwrap();
         assert_eq!(ep.query().unwrap().attr.request_completion_flags, flags);
         // A wait for more than one event is allowed.
-        let wait = side.request.wait(Some(std::time::Duration::ZERO), 2).unwrap_err();
+        let wait = side.request.wait_threshold(2, Some(std::time::Duration::ZERO)).unwrap_err();
         assert_eq!(wait.error.return_type(), ReturnType::TimeoutExpired);
     }
     for flags in [F::UNSIGNALLED | F::SUPPRESS, F::UNSIGNALLED] {

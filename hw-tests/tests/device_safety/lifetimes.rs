@@ -199,8 +199,8 @@ fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
         ep.connect(rig.server.ia.address(), nowhere, Some(LONG), &[], doorbell::Qos::BestEffort).unwrap();
         assert_eq!(connection(&rig.server.connect).ep, ep.id());
         ep.reset().unwrap();
-        while let Ok(event) = rig.server.recv.dequeue() {
-            let flushed = *event.data.dto().unwrap();
+        while let Ok(Some(event)) = rig.server.recv.dequeue() {
+            let flushed = *event.completion().unwrap();
             assert!(pool.take(&flushed).is_none(), "a flushed receive is no message");
             kept.push(flushed);
         }
@@ -225,10 +225,12 @@ fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
         rig.disconnect(&pair);
         ep = pair.server;
         ep.reset().unwrap();
-        while let Ok(event) = rig.server.recv.dequeue() {
-            kept.extend(event.data.dto().inspect(|dto| assert!(pool.take(dto).is_none())));
+        while let Ok(Some(event)) = rig.server.recv.dequeue() {
+            kept.extend(event.completion().inspect(|dto| assert!(pool.take(dto).is_none())));
         }
-        while rig.client.request.dequeue().is_ok() || rig.client.recv.dequeue().is_ok() {}
+        while rig.client.request.dequeue().unwrap().is_some() || rig.client.recv.dequeue().unwrap().is_some()
+        {
+        }
         assert!(kept.iter().all(|old| pool.take(old).is_none()), "a completion was good twice");
         assert!(
             guards.iter().all(|(guard, byte)| **guard == [*byte; SIZE]),
@@ -258,8 +260,8 @@ fn an_evd_that_overflows_gives_no_buffer_back_twice() {
     // All completions are harvested at once, and only a part of them fits into the EVD.
     until("all messages are here", || srq.query().unwrap().available == 0);
     assert!(small.query().unwrap().queued <= room);
-    while let Ok(event) = small.dequeue() {
-        let dto = *event.data.dto().unwrap();
+    while let Ok(Some(event)) = small.dequeue() {
+        let dto = *event.completion().unwrap();
         kept.push(dto);
         guards.push((pool.take(&dto).unwrap(), dto.length as usize));
     }
@@ -271,7 +273,7 @@ fn an_evd_that_overflows_gives_no_buffer_back_twice() {
     for _ in guards.len()..buffers {
         rig.send_bytes(&mut pair, &[0xee; SIZE]);
         assert!(kept.iter().all(|old| pool.take(old).is_none()), "a completion was good twice");
-        let _taken = small.dequeue().ok().and_then(|event| pool.take(event.data.dto()?));
+        let _taken = small.dequeue().unwrap().and_then(|event| pool.take(event.completion()?));
     }
     assert!(guards.iter().zip(&before).all(|((guard, _), bytes)| **guard == **bytes));
 }

@@ -87,8 +87,8 @@ impl Program {
     /// Passes the completions in the EVD to every pool.
     fn reap(&mut self) {
         for evd in [&self.rig.client.request, &self.rig.server.recv] {
-            let Ok(event) = evd.dequeue() else { continue };
-            let Some(dto) = event.data.dto().copied() else { continue };
+            let Ok(Some(event)) = evd.dequeue() else { continue };
+            let Some(dto) = event.completion().copied() else { continue };
             self.kept.push(dto);
             self.sends.completed(&dto);
             let mut taken = self.pools.iter_mut().filter_map(|pool| pool.take(&dto));
@@ -118,7 +118,9 @@ impl Program {
         let pair = mem::replace(&mut self.pair, {
             let attr = EpAttr::default();
             let (server, client) = (rig.server.srq_ep(&srq, &attr), rig.client.ep(&attr));
-            while rig.server.connect.dequeue().is_ok() || rig.client.connect.dequeue().is_ok() {}
+            while rig.server.connect.dequeue().unwrap().is_some()
+                || rig.client.connect.dequeue().unwrap().is_some()
+            {}
             let (psp, qual) = doorbell::Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
             client
                 .connect(rig.server.ia.address(), qual, Some(LONG), &[], doorbell::Qos::BestEffort)

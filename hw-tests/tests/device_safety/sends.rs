@@ -38,8 +38,8 @@ fn overwrite(sends: &mut SendPool) -> Vec<SendBuf> {
 
 /// Passes the completions of the client's requests to the pool; returns them.
 fn reap_sends(rig: &Rig, sends: &mut SendPool) -> Vec<DtoCompletion> {
-    let events = std::iter::from_fn(|| rig.client.request.dequeue().ok());
-    let dtos: Vec<_> = events.filter_map(|event| event.data.dto().copied()).collect();
+    let events = std::iter::from_fn(|| rig.client.request.dequeue().unwrap());
+    let dtos: Vec<_> = events.filter_map(|event| event.completion().copied()).collect();
     for dto in &dtos {
         sends.completed(dto);
     }
@@ -52,8 +52,8 @@ fn check_late_messages(rig: &Rig, srq: &mut Srq, at_least: usize) {
     pool.refill(srq).unwrap();
     let mut messages = 0;
     let mut look = || {
-        while let Ok(event) = rig.server.recv.dequeue() {
-            let Some(guard) = event.data.dto().and_then(|dto| pool.take(dto)) else { continue };
+        while let Ok(Some(event)) = rig.server.recv.dequeue() {
+            let Some(guard) = event.completion().and_then(|dto| pool.take(dto)) else { continue };
             messages += 1;
             assert_eq!(*guard, [messages as u8; SIZE], "a message has bytes from after its send");
         }
@@ -162,8 +162,8 @@ fn sends_that_nobody_hears_of_free_each_buffer_once() {
         until("all buffers are back", || {
             let query = small.query().unwrap();
             assert!(query.queued <= room);
-            while let Ok(event) = small.dequeue() {
-                kept.extend(event.data.dto().inspect(|dto| assert!(sends.completed(dto))));
+            while let Ok(Some(event)) = small.dequeue() {
+                kept.extend(event.completion().inspect(|dto| assert!(sends.completed(dto))));
             }
             sends.posted() == 0
         });
@@ -199,7 +199,7 @@ fn buffers_of_a_dropped_plain_ep_are_not_written_by_its_peer() {
             let _full = first.client.post_send(&[rig.client.lmr.triplet(SIZE, SIZE)], 9, NONE);
         }
         drop(first.server);
-        while rig.server.recv.dequeue().is_ok() {}
+        while rig.server.recv.dequeue().unwrap().is_some() {}
         let back = pool.refill(&mut second.server).unwrap();
         assert_eq!(back, 4, "in round {round}");
         for _ in 0..3 {
@@ -211,7 +211,7 @@ fn buffers_of_a_dropped_plain_ep_are_not_written_by_its_peer() {
         assert_eq!(*guard, *b"lent out");
         while !connection(&rig.client.connect).kind.is_end() {}
         until("the sends have ended", || {
-            while rig.client.request.dequeue().is_ok() {}
+            while rig.client.request.dequeue().unwrap().is_some() {}
             assert_eq!(*guard, *b"lent out");
             first.client.status().unwrap().request_idle
         });

@@ -2,8 +2,8 @@
 
 use crate::*;
 use doorbell::{
-    ConnQual, ConnectionEventKind, DatagramEventKind, EpAttr, EpChange, EpState, EvdFlags, EventData, Psp,
-    Qos, ServiceType,
+    ConnQual, ConnectionEventKind, DatagramEventKind, EpAttr, EpChange, EpState, EvdFlags, Event, Psp, Qos,
+    ServiceType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side, Test, dat, tests};
@@ -34,8 +34,8 @@ fn both_services_are_asked_for_at_one_service_point() {
     let second = connection_request(&rig.server.cr);
     assert_eq!(second.cr.service_type(), ServiceType::Rc);
     assert_eq!((first.sp, second.sp), (psp.id(), psp.id()));
-    assert_eq!(EventData::ConnectionRequest(first).number(), 0x4_0001);
-    assert_eq!(EventData::ConnectionRequest(second).number(), 0x2001);
+    assert_eq!(Event::ConnectionRequest(first).number(), 0x4_0001);
+    assert_eq!(Event::ConnectionRequest(second).number(), 0x2001);
     // A second service point at the qualifier is refused, of either kind.
     assert_eq!(code(Psp::create(&rig.server.ia, qual, &rig.server.cr)), dat::CONN_QUAL_IN_USE);
     psp.free().unwrap();

@@ -10,7 +10,7 @@ use super::raw::{In, Out};
 use super::slots::Hot;
 use provider::inside::sync::DoorGuard;
 use provider::inside::{Feed, Path, Polled, Queue, QueuePair, Request, Success, Take, Uncancelled};
-use provider::{CompletionFlags, DtoCompletion, Evd, EvdFlags, EventData, ReturnType};
+use provider::{CompletionFlags, DtoCompletion, Evd, EvdFlags, ReturnType};
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// `DAT_EVD_EXTENSION_BASE`: has no effect, because extension events arrive on the EVD of their
@@ -124,10 +124,11 @@ pub(super) extern "C" fn evd_wait(
         let _uncancelled = Uncancelled::begin();
         let waits = get(evd)?;
         out.need(4)?;
-        match waits.wait(timeout(micros), threshold) {
+        // A threshold below 0 is refused as 0 is.
+        match waits.wait_threshold(usize::try_from(threshold).unwrap_or(0), timeout(micros)) {
             Ok(waited) => {
                 more.set(count(waited.more));
-                out.set(event(evd, waited.event.data)?);
+                out.set(event(evd, waited.event)?);
                 Ok(())
             }
             Err(failed) => {
@@ -284,16 +285,11 @@ extern "C" fn evd_dequeue_slow(evd: Handle, out: Out<Event>) -> u32 {
         let takes = get(evd)?;
         out.need(2)?;
         match takes.inner.dequeue_slow() {
-            Ok(taken) => {
-                out.set(event(evd, EventData::from(taken))?);
+            Ok(Some(taken)) => {
+                out.set(event(evd, taken.into())?);
                 Ok(())
             }
-            Err(error)
-                if error.return_type() == ReturnType::QueueEmpty
-                    && takes.inner.flags.contains(EvdFlags::DTO) =>
-            {
-                Err(Code(ReturnType::QueueEmpty as u32))
-            }
+            Ok(None) => Err(Code(ReturnType::QueueEmpty as u32)),
             Err(error) => Err(error.into()),
         }
     })

@@ -11,21 +11,21 @@ use super::service::sp_handle;
 use super::{cr, ep};
 use provider::inside::Success;
 use provider::inside::{QueuePair, Request};
-use provider::{AsyncObject, DatagramEventKind, DtoCompletion, DtoOp, EventData, ServiceType};
+use provider::{AsyncObject, DatagramEventKind, DtoCompletion, DtoOp, Event, ServiceType};
 
 /// The C form of an event of this EVD: all of its 120 bytes.
 ///
 /// INSUFFICIENT_RESOURCES without memory for the handle of a connection request. The request is
 /// rejected then.
-pub(super) fn event(evd: Handle, data: EventData) -> Result<abi::Event, Code> {
-    let number = data.number();
+pub(super) fn event(evd: Handle, event: Event) -> Result<abi::Event, Code> {
+    let number = event.number();
     let mut extension = [0; 8];
-    let data = match data {
-        EventData::Dto(dto) => return Ok(completion(evd, &dto)),
-        EventData::RmrBind(bind) => {
+    let data = match event {
+        Event::Received(dto) | Event::Done(dto) | Event::Failed(dto) => return Ok(completion(evd, &dto)),
+        Event::Bound(bind) => {
             [Handle::of_id(bind.rmr.0).0 as u64, bind.cookie, two(bind.status as u32, 0), 0, 0]
         }
-        EventData::ConnectionRequest(arrival) => {
+        Event::ConnectionRequest(arrival) => {
             let address = evd.ia().get::<IaObject>().map_or(0, |ia| ia.address.address());
             // Created before the handle of the request, whose query returns the EP's handle.
             let null = Handle::NULL;
@@ -39,23 +39,24 @@ pub(super) fn event(evd: Handle, data: EventData) -> Result<abi::Event, Code> {
                 .inspect_err(|_| cr::retire_provided_ep(provided))?;
             [sp_handle(arrival.sp).0 as u64, address as u64, arrival.conn_qual, cr.0 as u64, 0]
         }
-        EventData::Connection(event) => {
+        Event::Connected(event) | Event::Disconnected(event) | Event::NotConnected(event) => {
             let (size, at) = keep(Handle(event.ep_context as usize), event.private_data);
             [event.ep_context, two(size, 0), at as u64, 0, 0]
         }
-        EventData::Datagram(event) => {
+        Event::Datagram(event) => {
             extension = ib_datagram(event.kind, event.cm);
             let (size, at) = keep_for(Handle(event.ep_context as usize), event.cm, event.private_data);
             [event.ep_context, two(size, 0), at as u64, 0, 0]
         }
-        EventData::Async(event) => {
+        Event::Async(event) => {
             let handle = match event.object {
                 AsyncObject::Ia => consumer_ia(Handle(event.context as usize)) as u64,
                 AsyncObject::Ep(_) | AsyncObject::Evd(_) | AsyncObject::Srq(_) => event.context,
             };
             [handle, two(event.reason, 0), 0, 0, 0]
         }
-        EventData::Software(pointer) => [pointer, 0, 0, 0, 0],
+        Event::Software(pointer) => [pointer, 0, 0, 0, 0],
+        other => unreachable!("an event without a number: {other:?}"),
     };
     tracing::trace!(evd = evd.0, "event {number:#x} {data:x?}");
     Ok(abi::Event { number, pad: 0, evd: evd.0, data, extension })

@@ -7,12 +7,12 @@
 //! of the consumer, and [`EvdInner::dequeue_slow`] the rest: it harvests, tells EPs, and gives
 //! events of any kind and all errors.
 //!
-//! `dat_evd_dequeue`, [`Evd::dequeue`](crate::Evd::dequeue), drains and waits all take completions
-//! by these functions.
+//! `dat_evd_dequeue`, [`Evd::dequeue`](crate::Evd::dequeue) and waits all take completions by these
+//! functions.
 
 use super::pairs::Pairs;
 use super::queue::{Queue, Queued, State};
-use super::{EvdInner, Polled, empty};
+use super::{EvdInner, Polled};
 use crate::datapath::{Feed, Next, NextOnCq, Path, WrId, with_path};
 use crate::event_data::{Dequeued, DtoCompletion, Success};
 use crate::queue_pair::{QueuePair, Request};
@@ -35,12 +35,6 @@ pub trait Take: Copy {
     }
     /// Builds the event of any completion.
     fn any(self, dto: DtoCompletion) -> Self::Event;
-}
-
-/// A [`Take`] that can take many events at once.
-pub(crate) trait TakeMany: Take {
-    /// Whether the place holds nothing that has to be dropped.
-    fn is_free(place: &Option<Self::Event>) -> bool;
 }
 
 /// Takes completions as they are.
@@ -194,29 +188,6 @@ impl Queue {
     fn count_waiting<P: Path>(&mut self) -> Option<usize> {
         P::cq(self.cq.as_mut()?)?.count_waiting()
     }
-
-    /// Dequeues into these places, in order. Returns how many were taken, and why no more:
-    /// [`Polled::Dto`] before a place whose old event has something to drop, or behind the last
-    /// place.
-    fn drain<P: Path, T: TakeMany>(&mut self, take: T, into: &mut [Option<T::Event>]) -> (usize, Polled<()>) {
-        for (n, place) in into.iter_mut().enumerate() {
-            // Dropping it may take any lock.
-            if !T::is_free(place) {
-                return (n, Polled::Dto(()));
-            }
-            let mut polled = self.dequeue_fast::<P, T>(take);
-            if let Polled::Slow = polled {
-                polled = self.dequeue_slow(take);
-            }
-            match polled {
-                // The old event has nothing to drop.
-                Polled::Dto(event) => std::mem::forget(place.replace(event)),
-                Polled::Empty => return (n, Polled::Empty),
-                Polled::Slow => return (n, Polled::Slow),
-            }
-        }
-        (into.len(), Polled::Dto(()))
-    }
 }
 
 impl EvdInner {
@@ -229,11 +200,16 @@ impl EvdInner {
         }
     }
 
-    /// Dequeues several events under one lock, as [`Queue::drain`].
-    #[inline]
-    pub(crate) fn drain<T: TakeMany>(&self, take: T, into: &mut [Option<T::Event>]) -> (usize, Polled<()>) {
-        let mut queue = self.queue();
-        with_path!(self.device.path, P => queue.drain::<P, T>(take, into))
+    /// Whether a dequeue is refused.
+    ///
+    /// # Errors
+    /// As [`Evd::dequeue`](crate::Evd::dequeue).
+    pub(crate) fn may_dequeue(&self) -> Result<()> {
+        self.check()?;
+        if self.waiting.load(Ordering::Acquire) {
+            return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
+        }
+        Ok(())
     }
 
     /// The slow dequeue: takes the oldest event of any kind. An agent of the consumer may run, so
@@ -241,15 +217,12 @@ impl EvdInner {
     ///
     /// # Errors
     /// As [`Evd::dequeue`](crate::Evd::dequeue).
-    pub fn dequeue_slow(&self) -> Result<Dequeued> {
-        self.check()?;
-        if self.waiting.load(Ordering::Acquire) {
-            return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
-        }
+    pub fn dequeue_slow(&self) -> Result<Option<Dequeued>> {
+        self.may_dequeue()?;
         let mut queue = self.queue();
         match queue.dequeue_slow(AsDto) {
-            Polled::Dto(dto) => return Ok(Dequeued::Dto(dto)),
-            Polled::Empty => return Err(empty()),
+            Polled::Dto(dto) => return Ok(Some(Dequeued::Dto(dto))),
+            Polled::Empty => return Ok(None),
             Polled::Slow => {}
         }
         let was_empty = queue.len() == 0;
@@ -268,13 +241,10 @@ impl EvdInner {
         let event = queue.pop();
         queue.counts.dequeued(event.is_some(), was_empty);
         drop(queue);
-        match event {
-            Some(event) => {
-                self.on_dequeued(&event);
-                Ok(event)
-            }
-            None => Err(empty()),
+        if let Some(event) = &event {
+            self.on_dequeued(event);
         }
+        Ok(event)
     }
 
     /// Applies the effects of an event that the consumer has dequeued: a finished RMR bind takes

@@ -6,7 +6,7 @@ use super::queue::State;
 use super::{EvdInner, WaitError};
 use crate::cno::CnoInner;
 use crate::event_data::{Dequeued, Notice};
-use crate::types::{CompletionFlags, Count, EvdFlags};
+use crate::types::{CompletionFlags, EvdFlags};
 use crate::{Error, Result, ReturnType, Subtype};
 use nix::poll::{PollFd, PollFlags};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -206,7 +206,7 @@ impl EvdInner {
     pub(crate) fn wait(
         &self,
         timeout: Option<Duration>,
-        threshold: Count,
+        threshold: usize,
     ) -> Result<(Dequeued, usize), WaitError> {
         let mut wait = self.begin_wait(threshold).map_err(bare)?;
         let outcome = self.wait_inside(timeout, &mut wait);
@@ -218,9 +218,9 @@ impl EvdInner {
     ///
     /// # Errors
     /// As [`crate::Evd::wait`].
-    pub(crate) fn begin_wait(&self, threshold: Count) -> Result<Wait> {
+    pub(crate) fn begin_wait(&self, threshold: usize) -> Result<Wait> {
         self.check()?;
-        let threshold = self.check_threshold(threshold)?;
+        self.check_threshold(threshold)?;
         if self.waiting.swap(true, Ordering::AcqRel) {
             return Err(Error::state(Subtype::InvalidStateEvdWaiter, "another thread waits on this EVD"));
         }
@@ -292,12 +292,12 @@ impl EvdInner {
         (self.wake.as_fd(), self.channel.as_ref().map(|channel| channel.as_fd()))
     }
 
-    fn check_threshold(&self, threshold: Count) -> Result<usize> {
+    fn check_threshold(&self, threshold: usize) -> Result<()> {
         let queue = self.queue();
         if !queue.waitable {
             return Err(Error::state(Subtype::InvalidStateEvdUnwaitable, "this EVD is unwaitable"));
         }
-        if threshold < 1 || threshold as usize > queue.qlen {
+        if threshold < 1 || threshold > queue.qlen {
             return Err(Error::arg(3, format!("the threshold is 1 to {}, not {threshold}", queue.qlen)));
         }
         if threshold > 1 && queue.has(CompletionFlags::UNSIGNALLED) {
@@ -308,7 +308,7 @@ impl EvdInner {
             let sub = Subtype::InvalidStateEvdConfigSolicited;
             return Err(Error::state(sub, "with solicited wait streams the threshold has to be 1"));
         }
-        Ok(threshold as usize)
+        Ok(())
     }
 
     fn wait_inside(

@@ -1,11 +1,14 @@
 //! Listeners as futures of tokio. All need a runtime with its I/O driver enabled.
 
 use super::{CnoListener, EvdListener};
-use crate::evd::WaitError;
-use crate::types::{Count, EvdId};
-use crate::{Cno, Error, Evd, Result, ReturnType, Subtype, Waited};
+use crate::types::EvdId;
+use crate::{Cno, Error, Evd, Event, Result, ReturnType, Subtype};
+use futures_core::Stream;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -22,6 +25,17 @@ fn of_runtime(error: io::Error) -> Error {
 }
 
 /// An EVD whose events tasks await. Needs the feature `tokio`.
+///
+/// ```no_run
+/// # async fn print(evd: &doorbell::Evd) -> doorbell::Result<()> {
+/// let mut events = doorbell::AsyncEvd::new(evd)?;
+/// loop {
+///     println!("{:?}", events.next().await?);
+/// }
+/// # }
+/// ```
+///
+/// It is a [`Stream`] as well, which never ends: a refusal is an item.
 #[derive(Debug)]
 pub struct AsyncEvd {
     fd: AsyncFd<EvdListener>,
@@ -39,27 +53,27 @@ impl AsyncEvd {
         Ok(Self { fd: register(EvdListener::new(evd)?)? })
     }
 
-    /// Waits until `threshold` events are queued and one of them may wake a waiter. Then takes the
-    /// oldest event. The task sleeps until the device or another thread signals.
+    /// Waits for the next event, and takes it. The task sleeps until the device or another thread
+    /// signals.
     ///
     /// A future that is dropped ends its wait and loses no event. `tokio::time::timeout` limits the
     /// wait.
     ///
     /// # Errors
     /// As [`EvdListener::poll`].
-    pub async fn wait(&mut self, threshold: Count) -> Result<Waited, WaitError> {
-        let waiting = Waiting(&mut self.fd);
+    pub async fn next(&mut self) -> Result<Event> {
+        let waiting = Waiting(self);
+        poll_fn(|context| waiting.0.poll(context)).await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Event>> {
         loop {
-            if let Some(waited) = waiting.0.get_mut().poll(threshold)? {
-                return Ok(waited);
+            if let Some(event) = self.fd.get_mut().poll()? {
+                return Poll::Ready(Ok(event));
             }
-            let mut ready = waiting
-                .0
-                .readable_mut()
-                .await
-                .map_err(|error| WaitError { error: of_runtime(error), more: 0 })?;
+            let ready = ready!(self.fd.poll_read_ready_mut(context)).map_err(of_runtime);
             // Before the next look: an event after that look makes the descriptor ready again.
-            ready.clear_ready();
+            ready?.clear_ready();
         }
     }
 
@@ -69,12 +83,22 @@ impl AsyncEvd {
     }
 }
 
+/// A task that does not poll the stream for long leaves the EVD with a waiter, which keeps other
+/// threads from dequeues.
+impl Stream for AsyncEvd {
+    type Item = Result<Event>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll(context).map(Some)
+    }
+}
+
 /// Ends the wait when the future is dropped.
-struct Waiting<'a>(&'a mut AsyncFd<EvdListener>);
+struct Waiting<'a>(&'a mut AsyncEvd);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.get_mut().cancel();
+        self.0.fd.get_mut().cancel();
     }
 }
 

@@ -6,9 +6,7 @@ use crate::error::PostError;
 use crate::event_data::Owner;
 use crate::lmr::PoolMemory;
 use crate::types::MemPriv;
-use crate::{
-    DtoCompletion, DtoOp, Ep, EpId, Evd, Event, EventData, Ia, Pz, Result, Srq, SrqParam, WaitError,
-};
+use crate::{DtoCompletion, DtoOp, Ep, EpId, Evd, Event, Ia, Pz, Result, Srq, SrqParam, WaitError};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,10 +191,10 @@ impl RecvPool {
             self.refill(queue).map_err(|e| WaitError { error: e.into(), more: 0 })?;
         }
         let event = match evd.dequeue() {
-            Ok(event) => event,
-            Err(_) => evd.wait(timeout, 1)?.event,
+            Ok(Some(event)) => event,
+            _ => evd.wait_threshold(1, timeout)?.event,
         };
-        if let EventData::Dto(dto) = &event.data
+        if let Some(dto) = event.completion()
             && let Some(received) = self.sort(dto)
         {
             return Ok(received);

@@ -20,8 +20,8 @@ use std::sync::Arc;
 /// let mut buf = pool.take().ok_or("all buffers are under way")?;
 /// buf[..5].copy_from_slice(b"hello");
 /// pool.send(ep, buf, 5, CompletionFlags::empty()).map_err(|(_, e)| e)?;
-/// if let EventData::Dto(dto) = requests.wait(None, 1)?.event.data {
-///     assert!(pool.completed(&dto));
+/// if let Event::Done(sent) = requests.wait()? {
+///     assert!(pool.completed(&sent));
 /// }
 /// # Ok(())
 /// # }

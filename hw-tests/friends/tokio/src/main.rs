@@ -2,8 +2,8 @@
 //! nothing to do awaits its EVD, and the thread sleeps while all do.
 
 use doorbell::{
-    AsyncCno, AsyncEvd, Cno, CompletionFlags, ConnQual, ConnectionEventKind, DtoCompletion, Ep, EpAttr,
-    EpEvds, EpId, Evd, EvdFlags, Event, EventData, Ia, Psp, Pz, Qos, RecvPool, SendPool, Srq, SrqAttr,
+    AsyncCno, AsyncEvd, Cno, CompletionFlags, ConnQual, Ep, EpAttr,
+    EpEvds, EpId, Evd, EvdFlags, Event, Ia, Psp, Pz, Qos, RecvPool, SendPool, Srq, SrqAttr,
 };
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -70,8 +70,8 @@ impl End {
     /// The next message, with the EP that received it.
     async fn receive(&mut self) -> Outcome<(EpId, Vec<u8>)> {
         self.recv_pool.refill(&mut self.srq)?;
-        let dto = completion(self.messages.wait(1).await?.event)?;
-        let message = self.recv_pool.take(&dto).ok_or("a receive failed")?;
+        let Event::Received(dto) = self.messages.next().await? else { return Err("a receive failed".into()) };
+        let message = self.recv_pool.take(&dto).ok_or("a buffer of another pool")?;
         Ok((message.ep(), message.to_vec()))
     }
 
@@ -81,7 +81,7 @@ impl End {
             if let Some(buffer) = self.send_pool.take() {
                 break buffer;
             }
-            let dto = completion(self.sends.wait(1).await?.event)?;
+            let Event::Done(dto) = self.sends.next().await? else { return Err("a send failed".into()) };
             self.send_pool.completed(&dto);
         };
         buffer[..message.len()].copy_from_slice(message);
@@ -90,20 +90,13 @@ impl End {
     }
 }
 
-fn completion(event: Event) -> Outcome<DtoCompletion> {
-    match event.data {
-        EventData::Dto(dto) if dto.is_success() => Ok(dto),
-        other => Err(format!("{other:?}").into()),
-    }
-}
-
 /// Sends messages and compares the answers.
 async fn client(address: IpAddr, port: ConnQual, number: usize) -> Outcome<()> {
     let mut end = End::open()?;
     let mut ep = end.endpoint()?;
     ep.connect(address, port, Some(Duration::from_secs(20)), &[], Qos::BestEffort)?;
-    match end.connections.wait(1).await?.event.data {
-        EventData::Connection(event) if event.kind == ConnectionEventKind::Established => {}
+    match end.connections.next().await? {
+        Event::Connected(_) => {}
         other => return Err(format!("{other:?}").into()),
     }
     for message in 0..MESSAGES {
@@ -140,7 +133,7 @@ async fn serve() -> Outcome<()> {
         .collect();
     let eps = RefCell::new(HashMap::new());
     for _ in 0..CLIENTS {
-        let EventData::ConnectionRequest(request) = requests.wait(1).await?.event.data else {
+        let Event::ConnectionRequest(request) = requests.next().await? else {
             return Err("not a connection request".into());
         };
         let ep = end.endpoint()?;
@@ -163,14 +156,14 @@ async fn serve() -> Outcome<()> {
     // leaves the EVD as it was.
     let before = processor_time();
     let idle = Duration::from_millis(500);
-    if tokio::time::timeout(idle, end.messages.wait(1)).await.is_ok() {
+    if tokio::time::timeout(idle, end.messages.next()).await.is_ok() {
         return Err("a message out of nowhere".into());
     }
     let busy = processor_time() - before;
     if busy > idle / 5 {
         return Err(format!("{busy:?} of processor time in {idle:?} of waiting").into());
     }
-    if end.messages.evd().dequeue().is_ok() {
+    if end.messages.evd().dequeue()?.is_some() {
         return Err("a message out of nowhere".into());
     }
     println!("waiting costs no processor time");

@@ -5,12 +5,12 @@ use crate::proto::fabrics::{self, ConnectData, ConnectParameters, RequestData};
 use crate::proto::{Cqe, SQE_LEN, Sqe};
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, Ep, EpAttr, EpEvds, Evd,
-    EvdFlags, EventData, Ia, IaSettings, Lmr, MemPriv, Pz, Qos, RetryAttr, Rmr, RmrBind, VaType,
+    EvdFlags, Event, Ia, IaSettings, Lmr, MemPriv, Pz, Qos, RetryAttr, Rmr, RmrBind, VaType,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// How long the initiator waits for any one event.
@@ -143,13 +143,15 @@ impl Host {
             Qos::BestEffort,
         )?;
         loop {
-            let event = connection.events.wait(Some(PATIENCE), 1).map_err(|error| error.error)?.event;
-            // Receives of a rejected connection are flushed.
-            let EventData::Connection(event) = event.data else { continue };
-            return match event.kind {
-                ConnectionEventKind::Established => Ok(connection),
-                ConnectionEventKind::PeerRejected => Err(Error::Rejected(event.private_data)),
-                kind => Err(Error::Ended(kind)),
+            return match connection.events.wait_for(PATIENCE)? {
+                None => Err(Error::Silence),
+                Some(Event::Connected(_)) => Ok(connection),
+                Some(Event::Disconnected(end) | Event::NotConnected(end)) => Err(match end.kind {
+                    ConnectionEventKind::PeerRejected => Error::Rejected(end.private_data),
+                    kind => Error::Ended(kind),
+                }),
+                // Receives of a rejected connection are flushed.
+                Some(_) => continue,
             };
         }
     }
@@ -332,15 +334,9 @@ impl Connection {
         if let Some(kind) = self.ended {
             return Err(Error::Ended(kind));
         }
-        let begin = Instant::now();
-        let event = match self.events.wait(Some(PATIENCE), 1) {
-            Ok(waited) => waited.event,
-            Err(_) if begin.elapsed() >= PATIENCE => return Err(Error::Silence),
-            Err(error) => return Err(error.error.into()),
-        };
-        match event.data {
-            EventData::Dto(dto) if dto.is_success() => self.completed(&dto),
-            EventData::Connection(event) if event.kind.is_end() => self.ended = Some(event.kind),
+        match self.events.wait_for(PATIENCE)?.ok_or(Error::Silence)? {
+            Event::Received(dto) | Event::Done(dto) => self.completed(&dto),
+            Event::Disconnected(end) => self.ended = Some(end.kind),
             // Flushed; the end of the connection follows.
             _ => {}
         }

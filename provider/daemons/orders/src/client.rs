@@ -4,9 +4,8 @@
 use crate::login::{Login, Refusal, Refused, Welcome};
 use crate::ouch::{LONGEST_IN, LONGEST_OUT};
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEvent, ConnectionEventKind, DtoCompletion, DtoOp, Ep, EpAttr,
-    EpEvds, Evd, EvdFlags, Event, EventData, Ia, IaSettings, PostError, Pz, Qos, RecvPool, RetryAttr, Srq,
-    SrqAttr,
+    CloseFlags, CompletionFlags, ConnectionEvent, ConnectionEventKind, DtoCompletion, Ep, EpAttr, EpEvds,
+    Evd, EvdFlags, Event, Ia, IaSettings, PostError, Pz, Qos, RecvPool, RetryAttr, Srq, SrqAttr,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -169,10 +168,12 @@ impl Client {
     /// Those of the device.
     #[inline]
     pub fn poll(&mut self, mut on: impl FnMut(usize, News<'_>)) -> doorbell::Result<usize> {
-        let mut events = [const { None }; EVENTS];
-        let count = self.events.drain(&mut events)?;
-        for event in events[..count].iter_mut().filter_map(Option::take) {
+        let mut count = 0;
+        while count < EVENTS
+            && let Some(event) = self.events.dequeue()?
+        {
             self.on_event(event, &mut on);
+            count += 1;
         }
         if self.reads && count > 0 {
             self.pool.refill(&mut self.srq)?;
@@ -182,16 +183,19 @@ impl Client {
 
     #[inline]
     fn on_event(&mut self, event: Event, on: &mut impl FnMut(usize, News<'_>)) {
-        match event.data {
-            EventData::Dto(dto) if dto.op == DtoOp::Receive => {
+        match event {
+            Event::Received(dto) => {
                 if let Some(message) = self.pool.take(&dto)
                     && let Some(session) = self.session_of(dto.ep_context)
                 {
                     on(session, News::Message(&message));
                 }
             }
-            EventData::Dto(dto) => self.on_sent(&dto),
-            EventData::Connection(event) => self.on_connection(&event, on),
+            Event::Failed(dto) if dto.op.is_receive() => drop(self.pool.take(&dto)),
+            Event::Done(dto) | Event::Failed(dto) => self.on_sent(&dto),
+            Event::Connected(event) | Event::Disconnected(event) | Event::NotConnected(event) => {
+                self.on_connection(&event, on);
+            }
             other => tracing::warn!(event = ?other, "an event that nobody has asked for"),
         }
     }

@@ -18,9 +18,8 @@ use crate::login::{Login, Refusal, Refused, Welcome};
 use crate::market::{Market, Verdict};
 use crate::ouch::{Inbound, LONGEST_IN, LONGEST_OUT, outbound};
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEvent, ConnectionEventKind, Cr, DtoCompletion, DtoOp, Ep, EpAttr,
-    EpEvds, EpState, Evd, EvdFlags, Event, EventData, Ia, IaSettings, PostError, Psp, Pz, RecvPool,
-    RetryAttr, Srq, SrqAttr,
+    CloseFlags, CompletionFlags, ConnectionEvent, ConnectionEventKind, Cr, DtoCompletion, Ep, EpAttr, EpEvds,
+    EpState, Evd, EvdFlags, Event, Ia, IaSettings, PostError, Psp, Pz, RecvPool, RetryAttr, Srq, SrqAttr,
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -279,16 +278,17 @@ impl Gateway {
     /// # Errors
     /// Those of the device, after which nothing can be served.
     pub fn run(mut self) -> doorbell::Result<Market> {
-        let mut events = [const { None }; EVENTS];
+        let events = self.events.clone();
         let mut now = Instant::now();
         let (mut next_tick, mut last_event) = (now, now);
         loop {
-            let count = self.events.drain(&mut events)?;
-            if count > 0 {
-                self.now = clock();
-                for event in events[..count].iter_mut().filter_map(Option::take) {
-                    self.on_event(event);
+            let mut count = 0;
+            for event in events.drain(EVENTS)? {
+                if count == 0 {
+                    self.now = clock();
                 }
+                count += 1;
+                self.on_event(event);
             }
             self.refill(count == 0)?;
             self.release();
@@ -314,15 +314,11 @@ impl Gateway {
 
     /// Sleeps until there is an event or the next tick.
     fn sleep(&mut self) -> doorbell::Result<()> {
-        match self.events.wait(Some(TICK), 1) {
-            Ok(waited) => {
-                self.now = clock();
-                self.on_event(waited.event);
-                Ok(())
-            }
-            Err(wait) if wait.error.return_type() == doorbell::ReturnType::TimeoutExpired => Ok(()),
-            Err(wait) => Err(wait.error),
+        if let Some(event) = self.events.wait_for(TICK)? {
+            self.now = clock();
+            self.on_event(event);
         }
+        Ok(())
     }
 
     /// Posts the buffers that came back, if they are many or nothing else is to be done.
@@ -336,11 +332,14 @@ impl Gateway {
 
     #[inline]
     fn on_event(&mut self, event: Event) {
-        match event.data {
-            EventData::Dto(dto) if dto.op == DtoOp::Receive => self.on_receive(&dto),
-            EventData::Dto(dto) => self.on_sent(&dto),
-            EventData::Connection(event) => self.on_connection(&event),
-            EventData::ConnectionRequest(arrival) => self.on_login(arrival.cr),
+        match event {
+            Event::Received(dto) => self.on_receive(&dto),
+            Event::Failed(dto) if dto.op.is_receive() => self.on_receive(&dto),
+            Event::Done(dto) | Event::Failed(dto) => self.on_sent(&dto),
+            Event::Connected(event) | Event::Disconnected(event) | Event::NotConnected(event) => {
+                self.on_connection(&event);
+            }
+            Event::ConnectionRequest(arrival) => self.on_login(arrival.cr),
             other => tracing::warn!(event = ?other, "an event that nobody has asked for"),
         }
     }
@@ -621,8 +620,8 @@ impl Gateway {
     /// Looks at timers. Returns whether the gateway shall end.
     fn tick(&mut self) -> bool {
         self.ticks += 1;
-        while let Ok(event) = self.ia.async_evd().dequeue() {
-            tracing::debug!(event = ?event.data, "an event of the device");
+        while let Ok(Some(event)) = self.ia.async_evd().dequeue() {
+            tracing::debug!(?event, "an event of the device");
         }
         let ticks = |time: Duration| (time.as_nanos() / TICK.as_nanos()) as u64;
         let (heartbeat, patience) = (ticks(self.options.heartbeat), ticks(self.options.patience));

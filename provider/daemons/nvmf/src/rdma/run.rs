@@ -1,7 +1,7 @@
 //! The thread of an engine: it takes events, looks at timers and sleeps.
 
 use super::engine::{DRAIN, Engine, STOP};
-use doorbell::{DtoOp, EvdListener, Event, EventData};
+use doorbell::{EvdListener, Event};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -20,15 +20,16 @@ impl Engine {
     /// Those of the device, after which nothing can be served.
     pub fn run(mut self) -> doorbell::Result<()> {
         let mut listener = EvdListener::new(&self.events)?;
-        let mut events: [Option<Event>; EVENTS] = [const { None }; EVENTS];
         let mut next_tick = self.now;
         let mut busy_until = next_tick;
         loop {
-            let mut count = self.events.drain(&mut events)?;
-            for event in events[..count].iter_mut().filter_map(Option::take) {
+            let mut count = self.poll_files();
+            while count < EVENTS
+                && let Some(event) = listener.dequeue()?
+            {
                 self.on_event(event);
+                count += 1;
             }
-            count += self.poll_files();
             self.receives.refill(&self.ia, &self.pz, count == 0)?;
             let now = Instant::now();
             self.now = now;
@@ -47,25 +48,27 @@ impl Engine {
                 std::hint::spin_loop();
                 continue;
             }
-            match listener.poll(1) {
-                Ok(Some(waited)) => self.on_event(waited.event),
-                Ok(None) => {
+            match listener.poll()? {
+                Some(event) => self.on_event(event),
+                None => {
                     let until = self.delayed.peek().map_or(next_tick, |first| first.due.min(next_tick));
                     self.sleep_until(&listener, until);
-                    listener.cancel();
                 }
-                Err(error) => return Err(error.error),
             }
         }
     }
 
     fn on_event(&mut self, event: Event) {
-        match event.data {
-            EventData::Dto(dto) if is_receive(dto.op) => self.on_receive(&dto),
-            EventData::Dto(dto) => self.on_request_done(&dto),
-            EventData::Connection(event) => self.on_connection(&event),
-            EventData::ConnectionRequest(arrival) => self.on_connection_request(arrival.cr),
-            EventData::Software(_) => self.on_wake(),
+        match event {
+            Event::Received(dto) => self.on_receive(&dto),
+            Event::Done(dto) => self.on_request_done(&dto),
+            Event::Failed(dto) if dto.op.is_receive() => self.on_receive(&dto),
+            Event::Failed(dto) => self.on_request_done(&dto),
+            Event::Connected(event) | Event::Disconnected(event) | Event::NotConnected(event) => {
+                self.on_connection(&event);
+            }
+            Event::ConnectionRequest(arrival) => self.on_connection_request(arrival.cr),
+            Event::Software(_) => self.on_wake(),
             other => tracing::warn!(event = ?other, "an event that nobody has asked for"),
         }
     }
@@ -86,9 +89,9 @@ impl Engine {
 
     /// Looks at timers. Returns whether the engine shall end.
     fn tick(&mut self, now: Instant) -> bool {
-        while let Ok(event) = self.ia.async_evd().dequeue() {
+        while let Ok(Some(event)) = self.ia.async_evd().dequeue() {
             // Also for each connection that ends.
-            tracing::debug!(event = ?event.data, device = self.options.device, "an event of the device");
+            tracing::debug!(?event, device = self.options.device, "an event of the device");
         }
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
@@ -135,9 +138,4 @@ impl Engine {
             tracing::debug!(%error, "poll");
         }
     }
-}
-
-fn is_receive(op: DtoOp) -> bool {
-    use DtoOp::{Receive, ReceiveImmediate, ReceiveRdmaWriteImmediate, ReceiveWithInvalidate};
-    matches!(op, Receive | ReceiveImmediate | ReceiveRdmaWriteImmediate | ReceiveWithInvalidate)
 }
