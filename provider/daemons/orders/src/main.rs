@@ -20,7 +20,7 @@ use prometheus_client::registry::Registry;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -231,14 +231,15 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
         .collect();
     let mut load = Load::open(target, most, arguments.seed)?;
     let done = AtomicU64::new(0);
-    let has_ended = AtomicBool::new(false);
     let total = steps.iter().map(|step| step.messages).sum();
     let measured = std::thread::scope(|scope| {
         // Drawn by a thread of its own: drawing takes time.
-        scope.spawn(|| show_progress(total, &done, &has_ended));
-        let measured: anyhow::Result<Vec<_>> = steps.iter().map(|&step| load.run(step, &done)).collect();
-        has_ended.store(true, Ordering::Relaxed);
-        measured
+        let (_end, ends) = mpsc::channel();
+        scope.spawn({
+            let done = &done;
+            move || show_progress(total, done, &ends)
+        });
+        steps.iter().map(|&step| load.run(step, &done)).collect::<anyhow::Result<Vec<_>>>()
     })?;
     println!("{}", report::table(&measured));
     let sum = |of: fn(&doorbell_orders::load::verify::Verified) -> u64| -> u64 {
@@ -259,14 +260,14 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
     load.hang_up()
 }
 
-fn show_progress(total: u64, done: &AtomicU64, has_ended: &AtomicBool) {
+/// Until the other end of the channel is gone.
+fn show_progress(total: u64, done: &AtomicU64, ends: &mpsc::Receiver<()>) {
     let bar = ProgressBar::new(total);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} messages, {eta} left") {
         bar.set_style(style);
     }
-    while !has_ended.load(Ordering::Relaxed) {
+    while let Err(mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(Duration::from_millis(200)) {
         bar.set_position(done.load(Ordering::Relaxed));
-        std::thread::sleep(Duration::from_millis(200));
     }
     bar.finish_and_clear();
 }

@@ -113,6 +113,11 @@ impl Load {
         self.resends = true;
     }
 
+    /// The gateway was started again, and has this address now.
+    pub fn go_to(&mut self, address: SocketAddr) {
+        self.target.address = address;
+    }
+
     /// The number of orders that are open now.
     pub fn open_orders(&self) -> usize {
         self.naive.open_orders()
@@ -183,7 +188,7 @@ impl Load {
         Ok(())
     }
 
-    /// Whether a session has no connection.
+    /// Whether one of these sessions has no connection.
     pub fn has_lost(&self, sessions: usize) -> bool {
         (0..sessions).any(|session| !self.client.is_connected(session))
     }
@@ -205,7 +210,8 @@ impl Load {
                     ledger.got(number, message);
                     session.answer(message, latency, *resends);
                 }
-                News::Welcome(welcome) => debug_assert_eq!(welcome.next.get(), session.next),
+                // The first messages may come before it.
+                News::Welcome(_) => {}
                 News::Refused(reason, _) => session.refused = Some(reason),
                 News::Unreachable => session.refused = Some(Refusal::Connected),
                 News::Ended => {}
@@ -248,6 +254,17 @@ impl Load {
         let verified = self.verify()?;
         let latency = latency.context("a histogram")?;
         Ok(Measured { step, latency, reached, verified })
+    }
+
+    /// Sends the messages of a step on time, until the end or until a connection is lost. Returns
+    /// whether one was lost. [`Load::resend`] has been called before.
+    ///
+    /// # Errors
+    /// The gateway takes no more messages.
+    pub fn send_until_lost(&mut self, step: Step) -> anyhow::Result<bool> {
+        self.connect(step.sessions)?;
+        self.send_on_time(step, &mut None, &AtomicU64::new(0))?;
+        Ok(self.has_lost(step.sessions))
     }
 
     /// Returns the rate that was reached. Ends early if a connection is lost.
