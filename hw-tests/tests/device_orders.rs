@@ -105,7 +105,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.handle.stop();
-        let ended = self.thread.take().expect("once").join();
+        let Some(thread) = self.thread.take() else { return };
+        let ended = thread.join();
         if !std::thread::panicking() {
             ended.expect("the gateway did not panic").expect("the gateway served to the end");
         }
@@ -465,16 +466,21 @@ fn an_idle_session_gets_heartbeats() {
 }
 
 fn the_day_ends() {
-    let server = Server::new();
-    let mut one = Single::connect(server.handle.address, "one", 1);
+    let mut server = Server::new();
+    let mut one = Single::new(server.handle.address, 64);
+    let keeps = |user| Login::new(padded(user).unwrap(), [b' '; 10], 1, false);
+    one.login(&keeps("one")).unwrap();
+    let mut two = Single::connect(server.handle.address, "two", 1);
     one.send(enter(1, b'B', 10).as_bytes());
     one.gets(b"SA");
+    two.send(enter(1, b'B', 10).as_bytes());
+    two.gets(b"SA");
     server.handle.drain();
     one.gets(b"S!");
-    let mut server = server;
+    two.gets(b"S!");
     let market = server.thread.take().unwrap().join().unwrap().unwrap();
+    // That of the session which did not ask for a cancel at its end.
     assert_eq!(market.open_orders(), 1);
-    server.thread = Some(std::thread::spawn(move || Ok(market)));
 }
 
 /// In a process of its own: serves with this journal until it is killed.
@@ -484,6 +490,11 @@ fn serve(path: &Path) {
     let (journal, replayed) = Journal::open(&options, "test", &mut market).unwrap();
     let gateway = Gateway::open(market, Some(journal), &replayed.connected, self::options()).unwrap();
     println!("{} {}", gateway.handle().address, replayed.records);
+    // The test has ended, or will never end it.
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_line(&mut String::new());
+        std::process::exit(1);
+    });
     gateway.run().unwrap();
 }
 
@@ -491,6 +502,7 @@ fn serve(path: &Path) {
 fn start(path: &Path) -> (Child, SocketAddr, u64) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .env(JOURNAL, path)
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
