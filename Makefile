@@ -1,6 +1,6 @@
 # `make` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run run-nvmf test test-all test-rest soak judges hw-test bench lint doc book package release deb deb-test arm64 libraries install clean
+.PHONY: help setup build run run-nvmf run-orders test test-all test-rest soak judges hw-test bench lint doc book package release deb deb-test arm64 libraries install clean
 
 # An RDMA device of this machine, in place of the software devices.
 DEVICE ?=
@@ -75,6 +75,10 @@ run-nvmf: setup ## the storage daemon in the test machine: the kernel's initiato
 	cargo build $(locked) --release -p doorbell-nvmf
 	hw-tests/nvmf/run
 
+run-orders: setup ## the order gateway and 30 seconds of load on the software device: every answer verified, latencies as a table and a chart (DEVICE=mlx5_0: on a device of this machine)
+	cargo build $(locked) --release -p doorbell-orders -p mlx5-emu --lib --bins
+	DEVICE=$(DEVICE) hw-tests/orders
+
 test: setup ## tests of every part, in ten minutes (TEST=r97: those of that name, on each device; DEVICE=mlx5_0: on a device of this machine)
 	$(run_tests) $(if $(TEST),one '$(TEST)',short) $(DEVICE)
 
@@ -135,15 +139,15 @@ deb-test: deb ## the packages installed, used on the software device and purged 
 	hw-tests/packages
 
 libraries: ## what make install installs, optimised
-	cargo build $(locked) --release -p doorbell-utils -p doorbell-verbs -p doorbell-nvmf -p mlx5-direct-c --lib --bins
+	cargo build $(locked) --release -p doorbell-utils -p doorbell-verbs -p doorbell-nvmf -p doorbell-orders -p mlx5-direct-c --lib --bins
 	$(build_dat_library)
 	$(dat12)
 	$(dat2)
 
 # The PATH of sudo often has no cargo. Then what `make libraries` built is installed.
-install: ## the provider for libdat2, its tools, doorbell-run with its library, doorbell-nvmf, mlx5-direct for C, example lines for dat.conf, the man pages; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
+install: ## the provider for libdat2, its tools, doorbell-run with its library, doorbell-nvmf, doorbell-orders, mlx5-direct for C, example lines for dat.conf, the man pages; DAT 1.2; libdat2 where there is none (prefix=, DESTDIR=, DAT2=1: in any case)
 	if command -v cargo >/dev/null; then \
-		cargo build $(locked) --release -p doorbell-utils -p doorbell-verbs -p doorbell-nvmf -p mlx5-direct-c --lib --bins && $(build_dat_library); \
+		cargo build $(locked) --release -p doorbell-utils -p doorbell-verbs -p doorbell-nvmf -p doorbell-orders -p mlx5-direct-c --lib --bins && $(build_dat_library); \
 	elif [ ! -e "$(dat_library)" ]; then \
 		echo 'make install: no cargo on the PATH of this user, and nothing built: run make libraries first' >&2; exit 1; \
 	fi
@@ -160,6 +164,10 @@ install: ## the provider for libdat2, its tools, doorbell-run with its library, 
 	install -m 755 "$(target_dir)/release/doorbell-nvmf" "$(DESTDIR)$(sbindir)"
 	install -m 644 provider/daemons/nvmf/dist/doorbell-nvmf.8 "$(DESTDIR)$(mandir)/man8"
 	install -m 644 provider/daemons/nvmf/dist/nvmf.toml provider/daemons/nvmf/dist/doorbell-nvmf.service "$(DESTDIR)$(datadir)/doorbell-nvmf"
+	install -d "$(DESTDIR)$(datadir)/doorbell-orders"
+	install -m 755 "$(target_dir)/release/doorbell-orders" "$(DESTDIR)$(sbindir)"
+	install -m 644 provider/daemons/orders/dist/doorbell-orders.8 "$(DESTDIR)$(mandir)/man8"
+	install -m 644 provider/daemons/orders/dist/orders.toml provider/daemons/orders/dist/doorbell-orders.service "$(DESTDIR)$(datadir)/doorbell-orders"
 	install -d "$(DESTDIR)$(includedir)/doorbell" "$(DESTDIR)$(libdir)/pkgconfig"
 	install -m 755 "$(target_dir)/release/libmlx5_direct_c.so" "$(DESTDIR)$(libdir)/libmlx5-direct.so"
 	install -m 644 mlx5-direct/c/include/doorbell/direct.h "$(DESTDIR)$(includedir)/doorbell"
