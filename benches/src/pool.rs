@@ -4,7 +4,7 @@
 use std::{hint::black_box, time::Duration};
 
 use doorbell::{
-    CompletionFlags, Ep, EpAttr, EpEvds, Evd, EvdFlags, EventData, Ia, Lmr, LmrTriplet, MemPriv, Psp, Pz,
+    CompletionFlags, Ep, EpAttr, EpEvds, Evd, Event, EvdFlags, Ia, Lmr, LmrTriplet, MemPriv, Psp, Pz,
     Qos, Received, RecvPool, SendPool, Srq, SrqAttr,
 };
 
@@ -62,13 +62,13 @@ impl Echo {
         let client = Ep::create(&ia, &pz, evds, Some(&attr))?;
         let (_psp, qual) = Psp::create_any(&ia, &requests)?;
         client.connect(ia.address(), qual, Some(PATIENCE), &[], Qos::BestEffort)?;
-        let request = until("a connection request", || requests.dequeue().ok());
-        let EventData::ConnectionRequest(arrival) = request.data else {
+        let request = until("a connection request", || requests.dequeue().ok().flatten());
+        let Event::ConnectionRequest(arrival) = request else {
             anyhow::bail!("{request:?} instead of a connection request");
         };
         arrival.cr.accept(&server, &[])?;
         for evd in &connections {
-            until("the connection", || evd.dequeue().ok());
+            until("the connection", || evd.dequeue().ok().flatten());
         }
         let mut this = Self {
             srq,
@@ -97,7 +97,7 @@ impl Echo {
 
     fn completions_of_the_client(&self) {
         for _ in 0..GROUP {
-            until("a completion of the client", || self.theirs.dequeue().ok());
+            until("a completion of the client", || self.theirs.dequeue().ok().flatten());
         }
     }
 
@@ -115,9 +115,9 @@ impl Echo {
             other => panic!("{other:?} instead of a message"),
         }
         self.answer();
-        let event = self.sent.dequeue().expect("the completion of an answer");
-        let EventData::Dto(dto) = &event.data else { panic!("{event:?} instead of a completion") };
-        assert!(dto.is_success() && self.answers.completed(dto));
+        let event = self.sent.dequeue().expect("a queue");
+        let Some(Event::Done(dto)) = &event else { panic!("{event:?} instead of a completion") };
+        assert!(self.answers.completed(dto));
     }
 }
 
