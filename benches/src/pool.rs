@@ -4,8 +4,8 @@
 use std::{hint::black_box, time::Duration};
 
 use doorbell::{
-    CompletionFlags, Ep, EpAttr, EpEvds, Evd, Event, EvdFlags, Ia, Lmr, LmrTriplet, MemPriv, Psp, Pz,
-    Qos, Received, RecvPool, SendPool, Srq, SrqAttr,
+    CompletionFlags, Ep, EpAttr, EpEvds, Evd, EvdFlags, Event, Ia, Lmr, LmrTriplet, MemPriv, Psp, Pz, Qos,
+    Received, RecvPool, SendPool, Srq, SrqAttr,
 };
 
 use crate::{
