@@ -287,8 +287,8 @@ fn page(run: &Run, rows: &[Row], lines: &[dtest::Line]) -> String {
          Written by `make bench`. [METHOD.md](METHOD.md) says how it is measured, what it leaves out, and what\n\
          bounds each loss.\n\n\
          - {}\n- {}\n- {}\n- {}\n\n\
-         Nanoseconds of an operation. The ratio is ours by the peer's: above 1 (bold) Doorbell is slower. Rows\n\
-         begin with the losses. Instructions are the peer's and ours, `-` if they were not counted.\n\n\
+         Nanoseconds of an operation. The ratio is ours divided by the peer's: above 1 (bold) Doorbell is slower. Losses\n\
+         come first. Instructions are the peer's and ours, `-` if they were not counted.\n\n\
          ![Time of each call relative to the peer's](time.svg)\n\n\
          ![Instructions of each call relative to the peer's](instructions.svg)\n",
         run.date, run.machine, run.versions, run.state
