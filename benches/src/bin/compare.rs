@@ -133,8 +133,9 @@ fn own(args: &Args) -> Result<()> {
     }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     println!(
-        "All else in p50 above is the software device: its engine, and two processes that take turns on \
-         {processors} processors.\nOn a card, the card does that part: make hw-test DEVICE=mlx5_0"
+        "The rest of p50 above is the software device: its engine, and two processes that take turns on \
+         {processors} processors;\nmessages that wait behind others; and the check of each byte. On a card, the \
+         card is the device:\nmake hw-test DEVICE=mlx5_0"
     );
     Ok(())
 }
