@@ -361,14 +361,14 @@ fn logins_that_are_refused() {
     server.is_clean();
 }
 
-/// Others trade and are verified while `bad` misbehaves.
-fn while_others_trade(server: &Server, bad: impl FnOnce() + Send) {
+/// Others trade at this rate and are verified while `bad` misbehaves.
+fn while_others_trade(server: &Server, rate: u64, bad: impl FnOnce() + Send) {
     let mut load = server.load(8);
     load.connect(8).unwrap();
     std::thread::scope(|scope| {
         let bad = scope.spawn(bad);
         for round in 0.. {
-            is_verified(&mut load, Step { sessions: 8, rate: 2000, messages: 400 });
+            is_verified(&mut load, Step { sessions: 8, rate, messages: rate / 4 });
             if bad.is_finished() && round > 0 {
                 break;
             }
@@ -381,7 +381,7 @@ fn while_others_trade(server: &Server, bad: impl FnOnce() + Send) {
 
 fn a_session_that_stops_reading_is_cut_off() {
     let server = Server::with(Options { queue: 200, ..options() }, rules());
-    while_others_trade(&server, || {
+    while_others_trade(&server, 2000, || {
         let mut slow = Single::new(server.handle.address, 16);
         slow.login(&login("slow", 1)).unwrap();
         slow.client.stop_reading();
@@ -395,9 +395,9 @@ fn a_session_that_stops_reading_is_cut_off() {
 }
 
 fn a_session_that_floods_is_cut_off() {
-    // Others send 250 a second each.
-    let server = Server::with(options(), Rules { rate: 1000, flood: 100, ..rules() });
-    while_others_trade(&server, || {
+    // Others send 50 a second each.
+    let server = Server::with(options(), Rules { rate: 200, flood: 100, ..rules() });
+    while_others_trade(&server, 400, || {
         let mut flood = Single::connect(server.handle.address, "flood", 1);
         let mut urn = 0;
         flood.send_until_the_end(|| {
@@ -414,7 +414,7 @@ fn a_session_that_floods_is_cut_off() {
 
 fn garbage_is_cut_off() {
     let server = Server::new();
-    while_others_trade(&server, || {
+    while_others_trade(&server, 2000, || {
         let lengths = [1, 2, 8, 10, 39, 46, 47];
         for (n, length) in (1..).zip(lengths) {
             let mut one = Single::connect(server.handle.address, "junk", 0);

@@ -252,7 +252,9 @@ impl Setting {
                 if name == "device_orders" {
                     let many = self.emulated(executable, false).set("DOORBELL_ORDERS_MESSAGES", "200000");
                     let many = many.set("TEST_ARGS", "--exact orders_of_many_sessions");
-                    jobs.push(Job::new(DIRECT, "device_orders, 200,000 orders of 1,000 sessions", 30.0).step(many));
+                    jobs.push(
+                        Job::new(DIRECT, "device_orders, 200,000 orders of 1,000 sessions", 30.0).step(many),
+                    );
                 }
                 continue;
             }

@@ -162,7 +162,7 @@ struct Connection {
     /// When something came and was sent last, in ticks.
     heard: u64,
     sent: u64,
-    /// Heartbeats that came since the last tick.
+    /// Heartbeats that came in this second.
     heartbeats: u32,
     /// It is in [`Gateway::held`].
     is_held: bool,
@@ -200,13 +200,15 @@ pub struct Gateway {
 
 /// How often the gateway looks at its timers.
 const TICK: Duration = Duration::from_millis(10);
+/// Ticks in a second.
+const TICKS: u64 = (Duration::from_secs(1).as_nanos() / TICK.as_nanos()) as u64;
 /// Events taken at a time.
 const EVENTS: usize = 64;
 /// Buffers are posted again when this many were taken.
 const BATCH: u32 = 32;
 /// One of so many Sends is signalled.
 const SIGNAL: u64 = 16;
-/// A client may send this many heartbeats in a tick.
+/// A client may send this many heartbeats a second.
 const HEARTBEATS: u32 = 100;
 /// Events that are not completions.
 const QUEUE_LENGTH: i32 = 4096;
@@ -627,7 +629,9 @@ impl Gateway {
         let (heartbeat, patience) = (ticks(self.options.heartbeat), ticks(self.options.patience));
         for number in 0..self.connections.len() as u32 {
             let Some(connection) = &mut self.connections[number as usize] else { continue };
-            connection.heartbeats = 0;
+            if self.ticks.is_multiple_of(TICKS) {
+                connection.heartbeats = 0;
+            }
             if self.ticks - connection.heard > patience {
                 self.cut_off(number, "nothing came from it", |stats| &stats.cut_off_silent);
             } else if connection.state == State::Live
