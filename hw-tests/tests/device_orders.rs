@@ -16,7 +16,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -34,6 +34,7 @@ fn main() {
     doorbell_hw_tests::run(tests![
         orders_of_many_sessions,
         an_order_and_its_answers,
+        no_order_allocates,
         a_session_gets_what_it_has_missed,
         orders_are_canceled_when_a_session_dies,
         logins_that_are_refused,
@@ -277,6 +278,38 @@ fn an_order_and_its_answers() {
     one.gets(b"Q");
     drop((one, two));
     server.is_clean();
+}
+
+/// From a receive to the answers and back to the SRQ, nothing allocates memory.
+fn no_order_allocates() {
+    let market = Market::new(rules(), SIZES, &listings());
+    let mut gateway = Gateway::open(market, None, &Replayed::default().connected, options()).unwrap();
+    let handle = gateway.handle();
+    let (connected, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut load = load(handle.address, 4, rules());
+            load.connect(4).unwrap();
+            // The first posts of a connection and of a pool may be slower ones.
+            is_verified(&mut load, burst(4, 500));
+            connected.store(true, Ordering::Release);
+            is_verified(&mut load, burst(4, 5000));
+            done.store(true, Ordering::Release);
+            load
+        });
+        let mut serve_until = |flag: &AtomicBool| {
+            while !flag.load(Ordering::Acquire) && !load.is_finished() {
+                gateway.pass().unwrap();
+            }
+        };
+        serve_until(&connected);
+        let before = handle.stats().messages_in.load(Ordering::Relaxed);
+        let allocated = allocation_counter::measure(|| serve_until(&done));
+        let load = load.join().unwrap();
+        assert!(handle.stats().messages_in.load(Ordering::Relaxed) >= before + 5000);
+        assert_eq!(allocated.count_total, 0, "{allocated:?}");
+        drop(load);
+    });
 }
 
 fn a_session_gets_what_it_has_missed() {

@@ -46,6 +46,7 @@ struct SessionsContent {
     window: Option<Spanned<usize>>,
     queue: Option<Spanned<u64>>,
     receives: Option<u32>,
+    own_receives: Option<u32>,
     sends: Option<Spanned<u32>>,
     heartbeat_milliseconds: Option<u64>,
     patience_milliseconds: Option<Spanned<u64>>,
@@ -130,6 +131,7 @@ impl Config {
             window,
             queue,
             receives,
+            own_receives,
             sends,
             heartbeat_milliseconds,
             patience_milliseconds,
@@ -165,6 +167,7 @@ impl Config {
             port: content.port,
             password,
             receives: receives.unwrap_or(default.receives).max(64),
+            own_receives: own_receives.unwrap_or(default.own_receives),
             sends: within(
                 file,
                 sends.as_ref(),

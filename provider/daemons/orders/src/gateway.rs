@@ -39,6 +39,9 @@ pub struct Options {
     pub password: [u8; 10],
     /// Receive buffers of all sessions together.
     pub receives: u32,
+    /// Not 0: each connection has a receive queue of its own with so many buffers, and none takes
+    /// buffers from the SRQ. For comparison.
+    pub own_receives: u32,
     /// Requests in the send queue of a connection.
     pub sends: u32,
     /// Messages that may wait for a session.
@@ -58,6 +61,7 @@ impl Default for Options {
             port: 4840,
             password: [b' '; 10],
             receives: 4096,
+            own_receives: 0,
             sends: 128,
             queue: 1024,
             heartbeat: Duration::from_secs(1),
@@ -151,6 +155,8 @@ enum State {
 #[derive(Debug)]
 struct Connection {
     ep: Ep,
+    /// The buffers of its own receive queue, if it has one.
+    own: Option<RecvPool>,
     state: State,
     /// The number of the next message to send.
     next: u64,
@@ -280,20 +286,10 @@ impl Gateway {
     /// # Errors
     /// Those of the device, after which nothing can be served.
     pub fn run(mut self) -> doorbell::Result<Market> {
-        let events = self.events.clone();
         let mut now = Instant::now();
         let (mut next_tick, mut last_event) = (now, now);
         loop {
-            let mut count = 0;
-            for event in events.drain(EVENTS)? {
-                if count == 0 {
-                    self.now = clock();
-                }
-                count += 1;
-                self.on_event(event);
-            }
-            self.refill(count == 0)?;
-            self.release();
+            let count = self.pass()?;
             now = Instant::now();
             if now >= next_tick {
                 if self.tick() {
@@ -301,17 +297,37 @@ impl Gateway {
                 }
                 next_tick = now + TICK;
             }
+            let idle = self.options.idle;
             if count > 0 {
                 last_event = now;
-            } else if !self.options.idle.is_zero()
-                && self.held.is_empty()
-                && now - last_event > self.options.idle
-            {
+            } else if !idle.is_zero() && self.held.is_empty() && now - last_event > idle {
                 self.sleep()?;
             } else {
                 std::hint::spin_loop();
             }
         }
+    }
+
+    /// Takes the events that are there, and posts buffers again. Returns the number of events. What has
+    /// to be done in time is left to [`Gateway::run`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    #[inline]
+    pub fn pass(&mut self) -> doorbell::Result<usize> {
+        let mut count = 0;
+        while count < EVENTS
+            && let Some(event) = self.events.dequeue()?
+        {
+            if count == 0 {
+                self.now = clock();
+            }
+            count += 1;
+            self.on_event(event);
+        }
+        self.refill(count == 0)?;
+        self.release();
+        Ok(count)
     }
 
     /// Sleeps until there is an event or the next tick.
@@ -324,18 +340,32 @@ impl Gateway {
     }
 
     /// Posts the buffers that came back, if they are many or nothing else is to be done.
+    #[inline]
     fn refill(&mut self, is_idle: bool) -> doorbell::Result<()> {
         if self.taken >= BATCH || (is_idle && self.taken > 0) {
-            self.taken = 0;
+            self.refill_now()?;
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn refill_now(&mut self) -> doorbell::Result<()> {
+        self.taken = 0;
+        if self.options.own_receives == 0 {
             self.pool.refill(&mut self.srq)?;
         }
         Ok(())
     }
 
-    #[inline]
+    #[inline(never)]
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Received(dto) => self.on_receive(&dto),
+            Event::Received(dto) => {
+                self.on_receive(&dto);
+                if self.options.own_receives > 0 {
+                    self.refill_own(dto.ep_context);
+                }
+            }
             Event::Failed(dto) if dto.op.is_receive() => self.on_receive(&dto),
             Event::Done(dto) | Event::Failed(dto) => self.on_sent(&dto),
             Event::Connected(event) | Event::Disconnected(event) | Event::NotConnected(event) => {
@@ -359,8 +389,14 @@ impl Gateway {
     #[inline]
     fn on_receive(&mut self, dto: &DtoCompletion) {
         self.taken += 1;
-        let Some(message) = self.pool.take(dto) else { return };
-        let Some(number) = self.session_of(dto.ep_context) else { return };
+        let number = self.session_of(dto.ep_context);
+        let own = match number {
+            Some(number) if self.options.own_receives > 0 => self.connections[number as usize].as_mut(),
+            _ => None,
+        };
+        let own = own.and_then(|connection| connection.own.as_mut());
+        let Some(message) = own.unwrap_or(&mut self.pool).take(dto) else { return };
+        let Some(number) = number else { return };
         let Some(connection) = &mut self.connections[number as usize] else { return };
         if connection.state == State::Closing || self.has_ended_day {
             return;
@@ -384,6 +420,17 @@ impl Gateway {
                     self.cut_off(number, "too many messages", |stats| &stats.cut_off_flood);
                 }
             }
+        }
+    }
+
+    /// Posts the buffers of a connection's own receive queue that came back.
+    #[inline(never)]
+    fn refill_own(&mut self, context: u64) {
+        if let Some(number) = self.session_of(context)
+            && let Some(Connection { ep, own: Some(own), .. }) = &mut self.connections[number as usize]
+            && let Err(error) = own.refill(ep)
+        {
+            tracing::debug!(%error, "receives of a connection that ends");
         }
     }
 
@@ -472,10 +519,10 @@ impl Gateway {
         let peer = request.remote().map_or_else(|| "unknown".to_owned(), |address| address.to_string());
         let login = Login::parse(request.private_data());
         let made = login.ok_or((Refusal::NoLogin, 0)).and_then(|login| {
-            let (ep, next) = self.admit(&login)?;
-            Ok((login, ep, next))
+            let next = self.admit(&login)?;
+            Ok((login, self.make()?, next))
         });
-        let (login, ep, next) = match made {
+        let (login, (ep, own), next) = match made {
             Ok(made) => made,
             Err((reason, oldest)) => {
                 add(&self.shared.stats.refused_logins, 1);
@@ -503,6 +550,7 @@ impl Gateway {
         let accepted = request.accept(&ep, welcome.as_bytes());
         self.connections[place] = Some(Connection {
             ep,
+            own,
             state: State::Accepted,
             next,
             has_caught_up: false,
@@ -520,8 +568,8 @@ impl Gateway {
         }
     }
 
-    /// Decides on a login. Returns an EP for it, and the number of its first message.
-    fn admit(&self, login: &Login) -> Result<(Ep, u64), (Refusal, u64)> {
+    /// Decides on a login. Returns the number of its first message.
+    fn admit(&self, login: &Login) -> Result<u64, (Refusal, u64)> {
         if self.has_ended_day {
             return Err((Refusal::Ending, 0));
         }
@@ -546,8 +594,17 @@ impl Gateway {
             None if next > 1 => return Err((Refusal::Ahead, 1)),
             None => {}
         }
+        Ok(next)
+    }
+
+    /// An EP for a client, and its buffers if it has a receive queue of its own.
+    fn make(&self) -> Result<(Ep, Option<RecvPool>), (Refusal, u64)> {
+        let count = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+        let own = self.options.own_receives;
         let attr = EpAttr {
-            max_request_dtos: i32::try_from(self.options.sends).unwrap_or(i32::MAX),
+            max_recv_dtos: count(own),
+            max_recv_iov: 1,
+            max_request_dtos: count(self.options.sends),
             max_request_iov: 1,
             max_rdma_read_in: 0,
             max_rdma_read_out: 0,
@@ -557,11 +614,19 @@ impl Gateway {
         };
         let evds =
             EpEvds { recv: Some(&self.events), request: Some(&self.events), connect: Some(&self.events) };
-        let ep = Ep::create_with_srq(&self.ia, &self.pz, evds, &self.srq, &attr).map_err(|error| {
+        let made = || -> doorbell::Result<_> {
+            if own == 0 {
+                return Ok((Ep::create_with_srq(&self.ia, &self.pz, evds, &self.srq, &attr)?, None));
+            }
+            let mut ep = Ep::create(&self.ia, &self.pz, evds, Some(&attr))?;
+            let mut pool = RecvPool::new(&self.ia, &self.pz, own, LONGEST_IN + 2)?;
+            pool.refill(&mut ep)?;
+            Ok((ep, Some(pool)))
+        };
+        made().map_err(|error| {
             tracing::warn!(%error, "no endpoint for a client");
             (Refusal::Full, 0)
-        })?;
-        Ok((ep, next))
+        })
     }
 
     fn on_connection(&mut self, event: &ConnectionEvent) {

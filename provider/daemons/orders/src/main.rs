@@ -229,6 +229,7 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
             Step { sessions, rate, messages }
         })
         .collect();
+    let title = format!("doorbell-orders, clients on {}", target.device);
     let mut load = Load::open(target, most, arguments.seed)?;
     let done = AtomicU64::new(0);
     let total = steps.iter().map(|step| step.messages).sum();
@@ -254,7 +255,7 @@ fn load(arguments: &LoadArguments) -> anyhow::Result<()> {
         load.open_orders()
     );
     if let Some(file) = &arguments.chart {
-        report::chart(&measured, &format!("doorbell-orders on {}", arguments.file.display()), file)?;
+        report::chart(&measured, &title, file)?;
         println!("chart: {}", file.display());
     }
     load.hang_up()
