@@ -45,6 +45,7 @@ fn main() {
         a_host_that_never_connects_is_dropped,
         a_host_that_is_not_on_the_list,
         random_capsules,
+        commands_that_wait_are_aborted,
     ])
     .exit();
 }
@@ -353,12 +354,29 @@ fn compare_zeroes_and_deallocate() {
         assert!(read[..block as usize].iter().all(|&byte| byte == 0));
         assert_eq!(read[block as usize..], pattern(8192, 1)[block as usize..]);
         assert_eq!(status(&io.execute(block_command(io::FLUSH, nsid, 0, 1)).unwrap()), Status::SUCCESS);
-        let range = DsmRange { blocks: 1.into(), start: 5.into(), ..DsmRange::default() };
-        io.write(0, range.as_bytes()).unwrap();
-        let mut sqe =
-            Sqe { opcode: io::DATASET_MANAGEMENT, nsid: nsid.into(), cdw11: 4.into(), ..Sqe::default() };
-        io.keyed(&mut sqe, 0, 16);
+        // The rest of the namespace is more than is zeroed at a time.
+        let end = RAM / u64::from(block);
+        assert_eq!(transfer(&mut io, io::WRITE, nsid, end - 1, 1, block), Status::SUCCESS);
+        let ranges = [(6u64, end as u32 - 7), (0, 0), (end - 1, 1)].map(|(start, blocks)| DsmRange {
+            blocks: blocks.into(),
+            start: start.into(),
+            ..DsmRange::default()
+        });
+        io.write(0, ranges.as_bytes()).unwrap();
+        let mut sqe = Sqe {
+            opcode: io::DATASET_MANAGEMENT,
+            nsid: nsid.into(),
+            cdw10: 2.into(),
+            cdw11: 4.into(),
+            ..Sqe::default()
+        };
+        io.keyed(&mut sqe, 0, 48);
         assert_eq!(status(&io.execute(sqe).unwrap()), Status::SUCCESS);
+        for start in [6, end - 1] {
+            io.write(0, &pattern(8192, 2)).unwrap();
+            assert_eq!(transfer(&mut io, io::READ, nsid, start, 1, block), Status::SUCCESS);
+            assert!(io.read(0, block as usize).unwrap().iter().all(|&byte| byte == 0), "block {start}");
+        }
     }
     io.close();
     admin.close();
@@ -752,6 +770,53 @@ fn slow_storage_lets_others_connect() {
         (0..31).for_each(|_| assert_eq!(status(&io.response().unwrap().0), Status::SUCCESS));
     }
     queues.into_iter().chain([other, other_admin, admin]).for_each(Connection::close);
+    server.is_clean();
+}
+
+/// Abort ends what waits for storage, for a buffer or for an event, and nothing else.
+fn commands_that_wait_are_aborted() {
+    let server = Server::new();
+    let host = server.host();
+    let (mut admin, mut io) = server.connect(&host);
+    let abort = |admin: &mut Connection, queue: u32, command: u16| {
+        let sqe =
+            Sqe { opcode: admin::ABORT, cdw10: (u32::from(command) << 16 | queue).into(), ..Sqe::default() };
+        admin.submit(sqe).unwrap()
+    };
+    // No command ends as long as this test needs.
+    server.faults.delay.store(3_600_000_000, Ordering::Relaxed);
+    // More than there are buffers, so that the last ones wait for one.
+    let mut commands: Vec<_> = (0..31)
+        .map(|_| {
+            let mut sqe = block_command(io::READ, 2, 0, 8);
+            io.keyed(&mut sqe, 0, 4096);
+            io.submit(sqe).unwrap()
+        })
+        .collect();
+    let waiting = &server.handle.stats().buffers_awaited;
+    until("commands wait for buffers", || waiting.load(Ordering::Relaxed) > 0);
+    // The last ones first: a buffer that an aborted command frees goes to the next one.
+    while let Some(command) = commands.pop() {
+        let number = abort(&mut admin, 1, command);
+        let (aborted, _) = io.response().unwrap();
+        assert_eq!((aborted.command_id.get(), status(&aborted)), (command, Status::ABORTED));
+        let (cqe, _) = admin.response().unwrap();
+        assert_eq!((cqe.command_id.get(), status(&cqe), cqe.result.get()), (number, Status::SUCCESS, 0));
+    }
+    let event = admin.submit(Sqe { opcode: admin::ASYNC_EVENT, ..Sqe::default() }).unwrap();
+    let number = abort(&mut admin, 0, event);
+    let (first, _) = admin.response().unwrap();
+    assert_eq!((first.command_id.get(), status(&first)), (event, Status::ABORTED));
+    let (second, _) = admin.response().unwrap();
+    assert_eq!((second.command_id.get(), second.result.get()), (number, 0));
+    for (queue, command) in [(1, 7), (0, event), (2, 0), (9, 9)] {
+        abort(&mut admin, queue, command);
+        assert_eq!(admin.response().unwrap().0.result.get(), 1, "command {command} of queue {queue}");
+    }
+    server.faults.delay.store(0, Ordering::Relaxed);
+    is_served(&mut io);
+    io.close();
+    admin.close();
     server.is_clean();
 }
 

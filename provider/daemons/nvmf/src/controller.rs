@@ -229,6 +229,13 @@ impl Controller {
         Ok(())
     }
 
+    /// Takes back an Asynchronous Event Request. Returns whether it was parked.
+    pub(crate) fn unpark(&self, command: u16) -> bool {
+        let parked = &mut lock(&self.state).parked;
+        let place = parked.iter().position(|&other| other == command);
+        place.is_some_and(|place| parked.remove(place).is_some())
+    }
+
     /// The next event for a parked command: the command and the result of its response.
     pub(crate) fn next_event(&self) -> Option<(u16, u32)> {
         let mut state = lock(&self.state);

@@ -128,6 +128,8 @@ impl Status {
     pub const DATA_TRANSFER_ERROR: Self = Self(0x04);
     /// An internal error; the host may try again.
     pub const INTERNAL: Self = Self(0x06);
+    /// Another command has aborted it.
+    pub const ABORTED: Self = Self(0x07);
     /// No such namespace.
     pub const INVALID_NAMESPACE: Self = Self::dnr(0x0b);
     /// A command in the wrong state.

@@ -53,6 +53,13 @@ pub enum Step {
     Io(Io),
     /// Deallocate these bytes.
     Deallocate(Arc<Namespace>, Vec<Range<u64>>),
+    /// Abort this command of this queue, if it waits.
+    Abort {
+        /// The number of the queue.
+        queue: u16,
+        /// The number of the command.
+        command: u16,
+    },
     /// No response now: [`Queue::event`] has it later.
     Park,
 }
@@ -387,8 +394,10 @@ fn admin_command(controller: &Arc<Controller>, target: &Target, sqe: &Sqe, data:
         admin::GET_FEATURES => return get_features(controller, target, sqe, data),
         admin::SET_FEATURES => return set_features(controller, target, sqe).into(),
         admin::KEEP_ALIVE => return Reply::SUCCESS.into(),
-        // Bit 0: the command was not aborted.
-        admin::ABORT => return Reply::result(1u64).into(),
+        admin::ABORT => {
+            let which = sqe.cdw10.get();
+            return Step::Abort { queue: which as u16, command: (which >> 16) as u16 };
+        }
         admin::ASYNC_EVENT => {
             return match controller.park(sqe.command_id.get()) {
                 Ok(()) => Step::Park,

@@ -549,7 +549,7 @@ proptest! {
                 Step::Deallocate(namespace, ranges) => {
                     prop_assert!(ranges.iter().all(|range| range.end <= namespace.backend.bytes()));
                 }
-                Step::Reply(_) | Step::Park => {}
+                Step::Reply(_) | Step::Park | Step::Abort { .. } => {}
                 Step::Fetch(_) => unreachable!(),
             }
         }

@@ -2,12 +2,13 @@
 
 use super::connection::Connection;
 use super::engine::Engine;
-use super::memory::Buffer;
+use super::memory::{Buffer, remove};
 use super::slot::{READ, Slot, Stage, Task};
 use crate::backend::IoOp;
 use crate::proto::{Cqe, Data, SQE_LEN, Sqe, Status};
-use crate::queue::Step;
+use crate::queue::{Reply, Step};
 use doorbell::{CompletionFlags, DtoCompletion, LmrTriplet, RmrTriplet};
+use std::sync::Arc;
 use zerocopy::FromBytes;
 
 impl Engine {
@@ -146,13 +147,58 @@ impl Engine {
                 self.want_buffer(slot, control, length as usize);
             }
             Step::Io(io) => self.begin_io(slot, io),
-            Step::Deallocate(namespace, ranges) => self.deallocate(slot, &namespace, ranges),
+            Step::Deallocate(namespace, ranges) => self.deallocate(slot, namespace, ranges),
+            Step::Abort { queue, command } => {
+                let index = self.slots[slot as usize].connection;
+                let aborted = self.abort(index, queue, command);
+                // Bit 0: the command was not aborted.
+                self.respond(slot, Reply::result(u64::from(!aborted)), None);
+            }
             Step::Park => {
                 let index = self.slots[slot as usize].connection;
                 self.free(slot);
                 self.send_events(index);
             }
         }
+    }
+
+    /// Aborts a command of the controller of this admin connection, if the command waits for its turn.
+    fn abort(&mut self, admin: usize, queue: u16, command: u16) -> bool {
+        let Some(controller) = self.connections[admin].as_ref().and_then(|c| c.queue.controller().cloned())
+        else {
+            return false;
+        };
+        if queue == 0 && controller.unpark(command) {
+            let sqe = Sqe { command_id: command.into(), ..Sqe::default() };
+            let slot = self.take_slot(admin, sqe);
+            self.respond(slot, Status::ABORTED.into(), None);
+            return true;
+        }
+        let is_its = |c: &Connection| {
+            c.queue.number() == queue && c.queue.controller().is_some_and(|of| Arc::ptr_eq(of, &controller))
+        };
+        let Some(index) = self.connections.iter().position(|c| c.as_ref().is_some_and(is_its)) else {
+            return false;
+        };
+        let is_it = |slot: &Slot| {
+            slot.stage != Stage::Free && slot.connection == index && slot.sqe.command_id.get() == command
+        };
+        let Some(slot) = self.slots.iter().position(is_it) else { return false };
+        let slot = slot as u32;
+        let found = match self.slot(slot).stage {
+            Stage::Buffer => self.memory.forget(slot),
+            Stage::Waiting => remove(&mut self.connection_of(slot).reads_waiting, slot),
+            Stage::Backend => {
+                let before = self.delayed.len();
+                self.delayed.retain(|delayed| delayed.slot != slot);
+                self.delayed.len() < before || remove(&mut self.ring_waiting, slot)
+            }
+            Stage::Free | Stage::Reading | Stage::Responding => false,
+        };
+        if found {
+            self.respond(slot, Status::ABORTED.into(), None);
+        }
+        found
     }
 
     /// Goes on with [`Engine::with_buffer`], now or when a buffer is free.

@@ -145,7 +145,7 @@ pub struct Engine {
     pub(super) generations: Vec<u32>,
     pub(super) slots: Vec<Slot>,
     pub(super) free_slots: Vec<u32>,
-    /// Commands that a faulty backend holds.
+    /// Commands that go on later.
     pub(super) delayed: BinaryHeap<Delayed>,
     pub(super) receives: Receives,
     pub(super) memory: Memory,

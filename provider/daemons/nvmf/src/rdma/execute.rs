@@ -11,6 +11,9 @@ use doorbell::{Lmr, LmrTriplet};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// How many bytes are zeroed before other commands take their turn.
+const PIECE: u64 = 1 << 20;
+
 /// What the data of Compare are compared with.
 #[derive(Clone, Copy)]
 pub(super) enum Other<'a> {
@@ -114,9 +117,51 @@ impl Engine {
         while self.delayed.peek().is_some_and(|first| first.due <= now) {
             let Some(Delayed { slot, .. }) = self.delayed.pop() else { return };
             self.slot(slot).stage = Stage::Waiting;
-            self.finish_io(slot);
+            match self.slot(slot).task {
+                Task::Deallocate(..) => self.zero_next(slot),
+                _ => self.finish_io(slot),
+            }
         }
         self.start_files();
+    }
+
+    /// Zeroes the next [`PIECE`] of memory that is deallocated.
+    pub(super) fn zero_next(&mut self, slot: u32) {
+        if self.connection_of(slot).is_closing() {
+            return self.free(slot);
+        }
+        let Task::Deallocate(namespace, ranges) = &mut self.slots[slot as usize].task else {
+            return self.respond(slot, Status::INTERNAL.into(), None);
+        };
+        let Backend::Ram(ram) = namespace.backend.innermost() else {
+            return self.respond(slot, Status::INTERNAL.into(), None);
+        };
+        let zeroed = ram.access(self.number, &self.ia, &self.pz).and_then(|access| {
+            let (Access::Direct(lmr) | Access::Copy(lmr)) = access;
+            let mut left = PIECE;
+            while left > 0
+                && let Some(range) = ranges.last_mut()
+            {
+                let length = left.min(range.end - range.start);
+                zero(lmr, range.start as usize, length as usize)?;
+                (left, range.start) = (left - length, range.start + length);
+                if range.is_empty() {
+                    ranges.pop();
+                }
+            }
+            Ok(ranges.is_empty())
+        });
+        match zeroed {
+            Ok(true) => self.respond(slot, Reply::SUCCESS, None),
+            Ok(false) => {
+                self.slot(slot).stage = Stage::Backend;
+                self.delayed.push(Delayed { due: Instant::now(), slot });
+            }
+            Err(error) => {
+                tracing::error!(%error, "memory of a RAM backend");
+                self.respond(slot, Status::WRITE_FAULT.into(), None);
+            }
+        }
     }
 
     pub(super) fn finish_io(&mut self, slot: u32) {

@@ -13,15 +13,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Engine {
-    /// Deallocates blocks of a file. Memory keeps its contents, as the command allows.
-    pub(super) fn deallocate(&mut self, slot: u32, namespace: &Arc<Namespace>, mut ranges: Vec<Range<u64>>) {
+    /// Deallocates blocks, which read as zeroes afterwards unless the file system refuses.
+    pub(super) fn deallocate(&mut self, slot: u32, namespace: Arc<Namespace>, mut ranges: Vec<Range<u64>>) {
+        ranges.retain(|range| !range.is_empty());
+        self.slot(slot).task = Task::Deallocate(namespace.clone(), ranges);
         match namespace.backend.innermost() {
-            Backend::File(file) => {
-                ranges.retain(|range| !range.is_empty());
-                self.slot(slot).task = Task::Deallocate(file.clone(), ranges);
-                self.submit_file(slot);
-            }
-            _ => self.respond(slot, Reply::SUCCESS, None),
+            Backend::File(_) => self.submit_file(slot),
+            Backend::Ram(_) => self.zero_next(slot),
+            Backend::Null(_) | Backend::Faulty(_) => self.respond(slot, Reply::SUCCESS, None),
         }
     }
 
@@ -34,9 +33,12 @@ impl Engine {
         let this = &mut self.slots[slot as usize];
         let buffer = this.buffer.map(|buffer| self.memory.place(buffer, 0));
         let (file, op, range) = match (&mut this.task, buffer) {
-            (Task::Deallocate(file, ranges), _) => {
+            (Task::Deallocate(namespace, ranges), _) => {
                 let Some(range) = ranges.last_mut() else {
                     return self.respond(slot, Reply::SUCCESS, None);
+                };
+                let Backend::File(file) = namespace.backend.innermost() else {
+                    return self.respond(slot, Status::INTERNAL.into(), None);
                 };
                 // At most 2 GiB at a time.
                 let length = (range.end - range.start).min(1 << 31) as u32;

@@ -103,6 +103,11 @@ impl Memory {
         next.map(|command| (command, buffer))
     }
 
+    /// The command waits no longer. Returns whether it has waited.
+    pub(super) fn forget(&mut self, command: u32) -> bool {
+        self.waiting.iter_mut().any(|waiting| remove(waiting, command))
+    }
+
     /// The memory of all buffers.
     pub(super) fn region(&self) -> &Arc<Region> {
         &self.region
@@ -136,4 +141,10 @@ impl Memory {
         let [control, small, large] = [0, 1, 2].map(|class| self.free[class].len());
         (Counts { control, small, large }, self.waiting.iter().map(VecDeque::len).sum())
     }
+}
+
+/// Removes a command that waits. Returns whether it has waited there.
+pub(super) fn remove(waiting: &mut VecDeque<u32>, slot: u32) -> bool {
+    let place = waiting.iter().position(|&other| other == slot);
+    place.is_some_and(|place| waiting.remove(place).is_some())
 }

@@ -5,7 +5,7 @@ use crate::backend::IoOp;
 use crate::proto::{Cqe, Data, Sqe};
 use crate::queue::Io;
 use crate::stats::HostStats;
-use crate::uring::FileDisk;
+use crate::subsystem::Namespace;
 use doorbell::{LmrTriplet, RecvBuf};
 use std::cmp::Ordering as Order;
 use std::ops::Range;
@@ -64,10 +64,10 @@ pub(super) enum Task {
     Answer(Vec<u8>),
     Io(Io),
     /// Deallocate these bytes, from the last to the first.
-    Deallocate(Arc<FileDisk>, Vec<Range<u64>>),
+    Deallocate(Arc<Namespace>, Vec<Range<u64>>),
 }
 
-/// A command that a faulty backend holds.
+/// A command that goes on later: a faulty backend holds it, or others take their turn.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Delayed {
     pub(super) due: Instant,
