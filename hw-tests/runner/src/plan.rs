@@ -315,6 +315,9 @@ impl Setting {
             Job::new(RXE, "rxe, device_dat", 400.0).load(0.5).step(dat),
             Job::new(RXE, "rxe, 64 connections through one SRQ", 70.0).step(pair("", &crowd)).after(RELEASE),
             Job::new(RXE, "rxe, 2 % of the packets lost", 20.0).step(pair("loss 2%", &loss)).after(RELEASE),
+            Job::new(RXE, "doorbell-nvmf and the kernel's initiator", 200.0)
+                .step(Step::new(Judge::Script, &["hw-tests/nvmf/run"]))
+                .after(RELEASE),
             Job::new(CHECKS, "the test machine itself", 60.0)
                 .step(Step::new(Judge::Script, &["hw-tests/vm/selftest"])),
         ]
