@@ -4,8 +4,8 @@
 use std::{hint::black_box, time::Duration};
 
 use doorbell::{
-    CompletionFlags, Ep, EpAttr, EpEvds, Evd, EvdFlags, Event, Ia, Lmr, LmrTriplet, MemPriv, Psp, Pz, Qos,
-    Received, RecvPool, SendPool, Srq, SrqAttr,
+    CompletionFlags, ConnectOptions, Ep, Evd, EvdFlags, Event, Ia, Lmr, LmrTriplet, Psp, Pz, Received,
+    RecvPool, SendPool, Srq,
 };
 
 use crate::{
@@ -45,23 +45,21 @@ impl Echo {
     pub fn new(spec: &Spec) -> anyhow::Result<Self> {
         device::start();
         let ia = Ia::open(device::name())?;
-        let pz = Pz::create(&ia)?;
-        let evd = |n: u32, flags| Evd::create(&ia, n as i32, None, flags);
+        let pz = Pz::new(&ia)?;
+        let evd = |n: u32, flags| Evd::new(&ia, n as usize, flags);
         let (received, sent) = (evd(spec.depth, EvdFlags::DTO)?, evd(4 * GROUP, EvdFlags::DTO)?);
         let (theirs, requests) = (evd(4 * GROUP, EvdFlags::DTO)?, evd(8, EvdFlags::CR)?);
         let connections = [evd(8, EvdFlags::CONNECTION)?, evd(8, EvdFlags::CONNECTION)?];
-        let lmr = Lmr::create(&ia, &pz, MESSAGE, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE)?;
-        let mut srq = Srq::create(&ia, &pz, SrqAttr::depth(spec.depth as i32))?;
+        let lmr = Lmr::builder(&ia, &pz).allocate(MESSAGE)?;
+        let mut srq = Srq::builder(&ia, &pz).depth(spec.depth).build()?;
         let mut messages = RecvPool::new(&ia, &pz, spec.depth, MESSAGE)?;
         messages.refill(&mut srq)?;
-        let attr =
-            EpAttr { max_request_dtos: 2 * GROUP as i32, max_recv_dtos: GROUP as i32, ..EpAttr::default() };
-        let evds = EpEvds { recv: Some(&received), request: Some(&sent), connect: Some(&connections[0]) };
-        let server = Ep::create_with_srq(&ia, &pz, evds, &srq, &attr)?;
-        let evds = EpEvds { recv: Some(&theirs), request: Some(&theirs), connect: Some(&connections[1]) };
-        let client = Ep::create(&ia, &pz, evds, Some(&attr))?;
-        let (_psp, qual) = Psp::create_any(&ia, &requests)?;
-        client.connect(ia.address(), qual, Some(PATIENCE), &[], Qos::BestEffort)?;
+        let ep = Ep::builder(&ia, &pz).request_depth(2 * GROUP).recv_depth(GROUP);
+        let server = ep.clone().recv_evd(&received).request_evd(&sent).connect_evd(&connections[0]);
+        let server = server.srq(&srq).build()?;
+        let client = ep.recv_evd(&theirs).request_evd(&theirs).connect_evd(&connections[1]);
+        let psp = Psp::builder(&ia, &requests).build()?;
+        let client = client.connect_with(psp.address(), ConnectOptions::new().timeout(PATIENCE))?;
         let request = until("a connection request", || requests.dequeue().ok().flatten());
         let Event::ConnectionRequest(arrival) = request else {
             anyhow::bail!("{request:?} instead of a connection request");

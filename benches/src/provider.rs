@@ -6,8 +6,8 @@ use std::{
 };
 
 use doorbell::{
-    ChainRequest, CompletionFlags, DtoOp, Ep, EpAttr, EpEvds, Evd, EvdFlags, Event, Ia, Lmr, LmrTriplet,
-    MemPriv, Psp, Pz, Qos, RmrTriplet, SendPool, Srq, SrqAttr,
+    ChainRequest, CompletionFlags, ConnectOptions, DtoOp, Ep, Evd, EvdFlags, Event, Ia, Lmr, LmrTriplet,
+    MemPriv, Psp, Pz, RmrTriplet, SendPool, Srq,
 };
 
 use crate::{
@@ -64,29 +64,23 @@ impl Provider {
     pub fn new(spec: &Spec) -> anyhow::Result<Self> {
         device::start();
         let ia = Ia::open(device::name())?;
-        let pz = Pz::create(&ia)?;
-        let evd = |n: u32, flags| Evd::create(&ia, n as i32, None, flags);
+        let pz = Pz::new(&ia)?;
+        let evd = |n: u32, flags| Evd::new(&ia, n as usize, flags);
         let (received, sent) = (evd(spec.depth + GROUP, EvdFlags::DTO)?, evd(4 * GROUP, EvdFlags::DTO)?);
         let (unused, requests) = (evd(4 * GROUP, EvdFlags::DTO)?, evd(8, EvdFlags::CR)?);
         let connections = [evd(8, EvdFlags::CONNECTION)?, evd(8, EvdFlags::CONNECTION)?];
         let segments = spec.segments as usize;
-        let lmr = Lmr::create(
-            &ia,
-            &pz,
-            (GROUP as usize + 1) * segments * MESSAGE,
-            MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE | MemPriv::REMOTE_WRITE,
-        )?;
-        let attr = SrqAttr { max_recv_iov: spec.segments as i32, ..SrqAttr::depth(spec.depth as i32) };
-        let srq = Srq::create(&ia, &pz, attr)?;
-        let attr =
-            EpAttr { max_request_dtos: 2 * GROUP as i32, max_recv_dtos: GROUP as i32, ..EpAttr::default() };
-        let evds = EpEvds { recv: Some(&received), request: Some(&unused), connect: Some(&connections[0]) };
-        let server = Ep::create_with_srq(&ia, &pz, evds, &srq, &attr)?;
-        let evds = EpEvds { recv: Some(&unused), request: Some(&sent), connect: Some(&connections[1]) };
-        let client = Ep::create(&ia, &pz, evds, Some(&attr))?;
+        let lmr = Lmr::builder(&ia, &pz)
+            .privileges(MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE | MemPriv::REMOTE_WRITE)
+            .allocate((GROUP as usize + 1) * segments * MESSAGE)?;
+        let srq = Srq::builder(&ia, &pz).depth(spec.depth).segments(spec.segments).build()?;
+        let ep = Ep::builder(&ia, &pz).request_depth(2 * GROUP).recv_depth(GROUP);
+        let server = ep.clone().recv_evd(&received).request_evd(&unused).connect_evd(&connections[0]);
+        let server = server.srq(&srq).build()?;
+        let client = ep.recv_evd(&unused).request_evd(&sent).connect_evd(&connections[1]);
 
-        let (_psp, qual) = Psp::create_any(&ia, &requests)?;
-        client.connect(ia.address(), qual, Some(PATIENCE), &[], Qos::BestEffort)?;
+        let psp = Psp::builder(&ia, &requests).build()?;
+        let client = client.connect_with(psp.address(), ConnectOptions::new().timeout(PATIENCE))?;
         let request = until("a connection request", || requests.dequeue().expect("a live EVD"));
         let Event::ConnectionRequest(arrival) = request else {
             anyhow::bail!("{request:?} instead of a connection request");

@@ -19,8 +19,8 @@ pub use client::Load;
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Where a server listens unless told otherwise (connection qualifier).
-pub const DEFAULT_QUAL: u64 = 5047;
+/// Where a server listens unless told otherwise.
+pub const DEFAULT_PORT: u16 = 5047;
 
 /// Message sizes in bytes of a run unless told otherwise.
 pub const DEFAULT_SIZES: [usize; 8] = [0, 1, 24, 32, 64, 4096, 65_536, 1 << 20];
@@ -46,21 +46,20 @@ impl Failure {
     }
 }
 
-/// A server's address and connection qualifier: `ADDRESS` or `ADDRESS:QUALIFIER` (IPv6:
-/// `[ADDRESS]:QUALIFIER`).
+/// A server's address and port: `ADDRESS` or `ADDRESS:PORT` (IPv6: `[ADDRESS]:PORT`).
 ///
 /// # Errors
 /// A sentence that says what an address looks like.
-pub fn parse_server(text: &str) -> Result<(IpAddr, u64), String> {
+pub fn parse_server(text: &str) -> Result<SocketAddr, String> {
     if let Ok(ip) = text.parse::<IpAddr>() {
-        return Ok((ip, DEFAULT_QUAL));
+        return Ok(SocketAddr::new(ip, DEFAULT_PORT));
     }
     if let Ok(both) = text.parse::<SocketAddr>()
         && both.port() != 0
     {
-        return Ok((both.ip(), u64::from(both.port())));
+        return Ok(both);
     }
-    Err("not an address: give ADDRESS or ADDRESS:QUALIFIER, such as 10.9.0.1:5047".to_owned())
+    Err("not an address: give ADDRESS or ADDRESS:PORT, such as 10.9.0.1:5047".to_owned())
 }
 
 #[cfg(test)]
@@ -68,11 +67,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_addresses_come_with_or_without_qualifier() {
-        let ip: IpAddr = "10.9.0.1".parse().unwrap();
-        assert_eq!(parse_server("10.9.0.1"), Ok((ip, DEFAULT_QUAL)));
-        assert_eq!(parse_server("10.9.0.1:77"), Ok((ip, 77)));
-        assert_eq!(parse_server("[::1]:77"), Ok(("::1".parse().unwrap(), 77)));
+    fn server_addresses_come_with_or_without_port() {
+        let is = |text: &str| Ok(text.parse().unwrap());
+        assert_eq!(parse_server("10.9.0.1"), is("10.9.0.1:5047"));
+        assert_eq!(parse_server("10.9.0.1:77"), is("10.9.0.1:77"));
+        assert_eq!(parse_server("[::1]:77"), is("[::1]:77"));
         assert!(parse_server("10.9.0.1:0").is_err());
         assert!(parse_server("10.9.0.1:65536").is_err());
         assert!(parse_server("somewhere").is_err());

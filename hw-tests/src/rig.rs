@@ -1,11 +1,12 @@
 //! Two IAs with everything that a connection needs, and functions for the common steps of tests.
 
 use crate::devices;
+use doorbell::inside::EpEvds;
 use doorbell::{
-    AsyncEvent, CloseFlags, CompletionFlags, ConnQual, ConnectionEventKind, Count, CrArrival, DatagramEvent,
-    Direction, DtoCompletion, DtoStatus, Ep, EpAttr, EpEvds, EpState, Evd, EvdFlags, Event, Ia, IaSettings,
-    Lmr, LmrTriplet, MemPriv, PostError, Psp, Pz, Qos, RecvBuf, RecvPool, ReturnType, RmrBindCompletion,
-    RmrTriplet, Rsp, Srq, SrqAttr, WaitError, Waited,
+    AsyncEvent, CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, CrArrival, DatagramEvent,
+    Direction, DtoCompletion, DtoStatus, Ep, EpAttr, EpState, Evd, EvdFlags, Event, Ia, IaBuilder, Lmr,
+    LmrTriplet, MemPriv, PostError, Psp, Pz, RecvBuf, RecvPool, RmrBindCompletion, RmrTriplet, Rsp, Srq,
+    WaitError, Waited,
 };
 use rxe_fallback::cm::Resolved;
 use rxe_fallback::{
@@ -119,13 +120,14 @@ pub struct SeveralLmrs {
 impl SeveralLmrs {
     /// Creates them with the PZ of this side.
     pub fn new(side: &Side) -> Self {
-        let made = |pz: &Pz, privileges| Lmr::create(&side.ia, pz, 256, privileges).unwrap();
+        let made =
+            |pz: &Pz, privileges| Lmr::builder(&side.ia, pz).privileges(privileges).allocate(256).unwrap();
         let lmrs: Vec<_> = (0..3).map(|_| made(&side.pz, all_privileges())).collect();
-        let pz = Pz::create(&side.ia).unwrap();
+        let pz = Pz::new(&side.ia).unwrap();
         let foreign = made(&pz, all_privileges());
         let freed = made(&side.pz, all_privileges());
         let dead = freed.triplet(0, 8);
-        freed.free().unwrap();
+        freed.close().unwrap();
         let other_bytes =
             LmrTriplet { lmr_context: lmrs[1].triplet(0, 8).lmr_context, ..foreign.triplet(0, 8) };
         let refused: Vec<(_, ErrorOf)> = vec![
@@ -173,16 +175,16 @@ pub fn content_of(parts: &[(&Lmr, usize, usize)]) -> Vec<u8> {
 impl Side {
     /// Opens the device of this name.
     pub fn open(name: &str) -> Self {
-        Self::open_with(name, IaSettings::default())
+        Self::open_with(name, |ia| ia)
     }
 
-    /// The same with settings.
-    pub fn open_with(name: &str, settings: IaSettings) -> Self {
-        let ia = Ia::open_with(name, 8, settings).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let pz = Pz::create(&ia).unwrap();
-        let evd = |flags| Evd::create(&ia, 256, None, flags).unwrap();
+    /// The same with options.
+    pub fn open_with(name: &str, options: impl Fn(IaBuilder<'_>) -> IaBuilder<'_>) -> Self {
+        let ia = options(Ia::builder(name)).open().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let pz = Pz::new(&ia).unwrap();
+        let evd = |flags| Evd::new(&ia, 256, flags).unwrap();
         Self {
-            lmr: Lmr::create(&ia, &pz, 2 << 20, all_privileges()).unwrap(),
+            lmr: Lmr::builder(&ia, &pz).privileges(all_privileges()).allocate(2 << 20).unwrap(),
             recv: evd(EvdFlags::DTO),
             request: evd(EvdFlags::DTO),
             connect: evd(EvdFlags::CONNECTION),
@@ -198,18 +200,18 @@ impl Side {
     }
 
     /// An SRQ of this depth, one segment a buffer.
-    pub fn srq(&self, depth: Count) -> Srq {
-        Srq::create(&self.ia, &self.pz, SrqAttr::depth(depth)).unwrap()
+    pub fn srq(&self, depth: u32) -> Srq {
+        Srq::builder(&self.ia, &self.pz).depth(depth).build().unwrap()
     }
 
     /// A plain EP.
     pub fn ep(&self, attr: &EpAttr) -> Ep {
-        Ep::create(&self.ia, &self.pz, self.evds(), Some(attr)).unwrap()
+        Ep::builder(&self.ia, &self.pz).evds(self.evds()).attributes(attr).build().unwrap()
     }
 
     /// An EP on an SRQ.
     pub fn srq_ep(&self, srq: &Srq, attr: &EpAttr) -> Ep {
-        Ep::create_with_srq(&self.ia, &self.pz, self.evds(), srq, attr).unwrap()
+        Ep::builder(&self.ia, &self.pz).evds(self.evds()).srq(srq).attributes(attr).build().unwrap()
     }
 
     /// Posts `n` buffers of `len` bytes to the SRQ, one behind the other in this side's memory from
@@ -225,18 +227,18 @@ impl Side {
 impl Rig {
     /// Opens both devices of the environment.
     pub fn new() -> Self {
-        Self::with(IaSettings::default())
+        Self::with(|ia| ia)
     }
 
-    /// The same with settings.
-    pub fn with(settings: IaSettings) -> Self {
+    /// The same with options.
+    pub fn with(options: impl Fn(IaBuilder<'_>) -> IaBuilder<'_>) -> Self {
         let (server, client) = devices().expect("DOORBELL_TEST_DEVICES names the devices");
-        Self { server: Side::open_with(&server, settings), client: Side::open_with(&client, settings) }
+        Self { server: Side::open_with(&server, &options), client: Side::open_with(&client, &options) }
     }
 
     /// Senders retry without end on a peer without posted receives, every few milliseconds.
     pub fn patient() -> Self {
-        Self::with(IaSettings { rnr_retry: 7, rnr_timer: 16, ..IaSettings::default() })
+        Self::with(|ia| ia.rnr_retry(7).rnr_timer(16))
     }
 
     /// Connects a server EP on the SRQ and a plain client EP, both with default attributes.
@@ -255,8 +257,11 @@ impl Rig {
     /// Connects these two.
     #[track_caller]
     pub fn connect(&self, server: Ep, client: Ep) -> Pair {
-        let (psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
-        client.connect(self.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        let psp = Psp::builder(&self.server.ia, &self.server.cr).build().unwrap();
+        let port = psp.port();
+        client
+            .connect_with((self.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG))
+            .unwrap();
         let arrival = match self.server.cr.wait_for(LONG).unwrap() {
             Some(event) => request_of(event),
             // The client's event says why.
@@ -309,7 +314,7 @@ impl Rig {
     /// A connected pair, the server on an SRQ of this depth with all its buffers posted by a pool
     /// of as many.
     pub fn pooled(&self, depth: u32) -> (Srq, RecvPool, Pair) {
-        let mut srq = self.server.srq(depth as i32);
+        let mut srq = self.server.srq(depth);
         let mut pool = RecvPool::new(&self.server.ia, &self.server.pz, depth, SIZE).unwrap();
         assert_eq!(pool.refill(&mut srq).unwrap(), depth as usize);
         let pair = self.connect_srq(&srq);
@@ -434,7 +439,7 @@ pub fn expect_nothing(evd: &Evd) {
 
 /// Available and outstanding.
 #[track_caller]
-pub fn counts(srq: &Srq) -> (Count, Count) {
+pub fn counts(srq: &Srq) -> (u32, u32) {
     let param = srq.query().unwrap();
     (param.available, param.outstanding)
 }
@@ -534,21 +539,14 @@ pub fn one_side() -> Side {
 impl Side {
     /// An EVD for 256 events of these streams.
     pub fn evd(&self, flags: EvdFlags) -> Evd {
-        Evd::create(&self.ia, 256, None, flags).unwrap()
+        Evd::new(&self.ia, 256, flags).unwrap()
     }
 
-    /// Reserves the EP for one request, at any free qualifier.
-    pub fn reserve(&self, ep: &Ep) -> (Rsp, ConnQual) {
-        loop {
-            // A qualifier at which a PSP could listen a moment ago, unless another test has taken
-            // it.
-            let (psp, qual) = Psp::create_any(&self.ia, &self.cr).unwrap();
-            psp.free().unwrap();
-            match Rsp::create(&self.ia, qual, ep, &self.cr) {
-                Ok(rsp) => return (rsp, qual),
-                Err(e) => assert_eq!(e.return_type(), ReturnType::ConnQualInUse, "{e}"),
-            }
-        }
+    /// Reserves the EP for one request, at any free port.
+    pub fn reserve(&self, ep: &Ep) -> (Rsp, u16) {
+        let rsp = Rsp::new(&self.ia, 0, ep, &self.cr).unwrap();
+        let port = rsp.port();
+        (rsp, port)
     }
 }
 
@@ -556,8 +554,8 @@ impl Rig {
     /// The client connects; gives its unanswered request as it arrived at the server.
     #[track_caller]
     pub fn ask(&self, client: &Ep) -> (Psp, CrArrival) {
-        let (psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
-        client.connect(self.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        let psp = Psp::builder(&self.server.ia, &self.server.cr).build().unwrap();
+        client.connect_with(psp.address(), ConnectOptions::new().timeout(LONG)).unwrap();
         let arrival = connection_request(&self.server.cr);
         (psp, arrival)
     }
@@ -565,10 +563,9 @@ impl Rig {
     /// A request of a client that never confirms an accept: the EP that accepts it stays in
     /// COMPLETION_PENDING while the returned client lives.
     pub fn ask_and_never_confirm(&self) -> (Resolved, CrArrival) {
-        let (_psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
-        let port = u16::try_from(qual).expect("a qualifier that create_any gives is a port");
+        let psp = Psp::builder(&self.server.ia, &self.server.cr).build().unwrap();
         let from = SocketAddr::new(self.client.ia.address(), 0);
-        let to = SocketAddr::new(self.server.ia.address(), port);
+        let to = psp.address();
         let client = Resolved::resolve_timeout(Some(from), to, LONG).unwrap();
         client.id().connect(&ConnParam { qp_num: 0x1234, ..ConnParam::default() }).unwrap();
         (client, connection_request(&self.server.cr))
@@ -606,10 +603,9 @@ impl Rig {
         };
         let qp = Qp::create(&pd, &init).unwrap();
         let memory = Mr::register_owned(&pd, 4096, Access::LOCAL_WRITE, false).unwrap();
-        let (_psp, qual) = Psp::create_any(&self.server.ia, &self.server.cr).unwrap();
-        let port = u16::try_from(qual).expect("a qualifier that create_any gives is a port");
+        let psp = Psp::builder(&self.server.ia, &self.server.cr).build().unwrap();
         let from = SocketAddr::new(self.client.ia.address(), 0);
-        let to = SocketAddr::new(self.server.ia.address(), port);
+        let to = psp.address();
         let peer = Resolved::resolve_timeout(Some(from), to, LONG).unwrap();
         peer.id().connect(&ConnParam::for_qp(&qp)).unwrap();
         connection_request(&self.server.cr).cr.accept(server, &[]).unwrap();

@@ -2,8 +2,8 @@
 //! asynchronous events go.
 
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, Count, DtoStatus, Ep, EpAttr, Evd, EvdFlags, Ia,
-    IaSettings, Lmr, LmrTriplet, MemPriv, Psp, Qos, ReturnType, Rmr, RmrTriplet, VaType,
+    AsyncKind, AsyncObject, CompletionFlags, ConnectOptions, DtoStatus, Ep, EpAttr, Evd, EvdFlags, Ia, Lmr,
+    LmrTriplet, MemPriv, Psp, ReturnType, Rmr, RmrScope, RmrTriplet, VaType,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -17,7 +17,6 @@ fn main() {
         private_data_has_the_advertised_limit,
         messages_have_the_advertised_limit_of_segments,
         totals_are_no_less_than_what_one_ep_can_have,
-        quality_of_service_is_best_effort,
         zero_based_memory_is_named_from_0,
         zero_based_memory_ends_where_it_ends,
         lmrs_can_be_as_long_as_advertised_and_no_longer,
@@ -36,7 +35,7 @@ const NONE: CompletionFlags = CompletionFlags::empty();
 fn lmrs_can_be_as_long_as_advertised_and_no_longer() {
     let side = one_side();
     let most = side.ia.attributes().max_lmr_block_size;
-    let make = |len| code(Lmr::create(&side.ia, &side.pz, len, all_privileges()));
+    let make = |len| code(Lmr::builder(&side.ia, &side.pz).privileges(all_privileges()).allocate(len));
     assert_eq!(make(0), dat::INVALID_ARG4);
     match usize::try_from(most) {
         Ok(most) if most < usize::MAX => assert_eq!(make(most + 1), dat::INVALID_ARG4),
@@ -47,23 +46,23 @@ fn lmrs_can_be_as_long_as_advertised_and_no_longer() {
 fn eps_can_have_what_is_advertised_and_no_more() {
     let side = one_side();
     let a = side.ia.attributes().clone();
-    type Set = fn(&mut EpAttr, Count);
-    let limits: [(&str, Set, Count); 8] = [
-        ("max_recv_dtos", |attr, n| attr.max_recv_dtos = n, a.max_dto_per_ep),
-        ("max_request_dtos", |attr, n| attr.max_request_dtos = n, a.max_dto_per_ep),
-        ("max_recv_iov", |attr, n| attr.max_recv_iov = n, a.max_iov_segments_per_dto),
-        ("max_request_iov", |attr, n| attr.max_request_iov = n, a.max_iov_segments_per_dto),
-        ("max_rdma_read_in", |attr, n| attr.max_rdma_read_in = n, a.max_rdma_read_per_ep_in),
-        ("max_rdma_read_out", |attr, n| attr.max_rdma_read_out = n, a.max_rdma_read_per_ep_out),
-        ("max_rdma_read_iov", |attr, n| attr.max_rdma_read_iov = n, a.max_iov_segments_per_rdma_read),
-        ("max_rdma_write_iov", |attr, n| attr.max_rdma_write_iov = n, a.max_iov_segments_per_rdma_write),
+    type Set = fn(&mut EpAttr, u32);
+    let limits: [(&str, Set, u32); 8] = [
+        ("recv_depth", |attr, n| attr.recv_depth = n, a.max_dto_per_ep),
+        ("request_depth", |attr, n| attr.request_depth = n, a.max_dto_per_ep),
+        ("recv_segments", |attr, n| attr.recv_segments = n, a.max_iov_segments_per_dto),
+        ("request_segments", |attr, n| attr.request_segments = n, a.max_iov_segments_per_dto),
+        ("rdma_reads_in", |attr, n| attr.rdma_reads_in = n, a.max_rdma_read_per_ep_in),
+        ("rdma_reads_out", |attr, n| attr.rdma_reads_out = n, a.max_rdma_read_per_ep_out),
+        ("rdma_read_segments", |attr, n| attr.rdma_read_segments = n, a.max_iov_segments_per_rdma_read),
+        ("rdma_write_segments", |attr, n| attr.rdma_write_segments = n, a.max_iov_segments_per_rdma_write),
     ];
     for (name, set, most) in limits {
         assert!(most > 0, "{name}");
         let make = |n| {
-            let mut attr = EpAttr { max_request_dtos: 1, max_recv_dtos: 1, ..EpAttr::default() };
+            let mut attr = EpAttr { request_depth: 1, recv_depth: 1, ..EpAttr::default() };
             set(&mut attr, n);
-            Ep::create(&side.ia, &side.pz, side.evds(), Some(&attr))
+            Ep::builder(&side.ia, &side.pz).evds(side.evds()).attributes(&attr).build()
         };
         // How many requests fit depends on their segments too: a device may refuse for lack of
         // resources, but not as a bad parameter.
@@ -78,19 +77,24 @@ fn eps_can_have_what_is_advertised_and_no_more() {
 fn evds_can_be_as_long_as_advertised_and_no_longer() {
     let side = one_side();
     let most = side.ia.attributes().max_evd_qlen;
-    let software = Evd::create(&side.ia, most, None, EvdFlags::SOFTWARE).unwrap();
-    assert!(software.query().unwrap().qlen >= most);
-    assert_eq!(code(Evd::create(&side.ia, most + 1, None, EvdFlags::SOFTWARE)), dat::INVALID_ARG2);
+    let software = Evd::new(&side.ia, most, EvdFlags::SOFTWARE).unwrap();
+    assert!(software.query().unwrap().depth >= most);
+    assert_eq!(code(Evd::new(&side.ia, most + 1, EvdFlags::SOFTWARE)), dat::INVALID_ARG2);
     assert_eq!(code(software.resize(most + 1)), dat::INVALID_ARG2);
 }
 
 fn private_data_has_the_advertised_limit() {
     let rig = Rig::new();
-    let most = rig.server.ia.provider_attributes().max_private_data_size as usize;
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let most = rig.server.ia.provider_attributes().max_private_data_size;
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     let client = rig.client.ep(&EpAttr::default());
-    let connect =
-        |data: &[u8]| client.connect(rig.server.ia.address(), qual, Some(LONG), data, Qos::BestEffort);
+    let connect = |data: &[u8]| {
+        client.connect_with(
+            (rig.server.ia.address(), port).into(),
+            ConnectOptions::new().timeout(LONG).private_data(data),
+        )
+    };
     assert_eq!(code(connect(&vec![7; most + 1])), dat::INVALID_ARG5);
     connect(&vec![7; most]).unwrap();
     assert_eq!(connection_request(&rig.server.cr).cr.private_data(), vec![7; most]);
@@ -99,12 +103,12 @@ fn private_data_has_the_advertised_limit() {
 fn messages_have_the_advertised_limit_of_segments() {
     let rig = Rig::new();
     let most = rig.client.ia.attributes().max_iov_segments_per_dto;
-    let attr = EpAttr { max_request_iov: most, max_recv_dtos: 2, max_request_dtos: 2, ..EpAttr::default() };
+    let attr = EpAttr { request_segments: most, recv_depth: 2, request_depth: 2, ..EpAttr::default() };
     let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), rig.client.ep(&attr));
     pair.server.post_recv(&[rig.server.lmr.triplet(0, 4096)], 0, NONE).unwrap();
     let pieces: Vec<_> = (0..=most as usize).map(|i| rig.client.lmr.triplet(16 * i, 1)).collect();
     pair.client.post_send(&pieces[..most as usize], 0, NONE).unwrap();
-    assert_eq!(dto(&rig.server.recv).length, most as u32);
+    assert_eq!(dto(&rig.server.recv).length, most);
     assert_eq!(code(pair.client.post_send(&pieces, 0, NONE)), dat::INVALID_ARG2);
 }
 
@@ -118,21 +122,20 @@ fn totals_are_no_less_than_what_one_ep_can_have() {
     }
 }
 
-fn quality_of_service_is_best_effort() {
-    let rig = Rig::new();
-    let client = rig.client.ep(&EpAttr::default());
-    let to = rig.server.ia.address();
-    for qos in [Qos::HighThroughput, Qos::LowLatency, Qos::Economy, Qos::Premium] {
-        assert_eq!(code(client.connect(to, 1, None, &[], qos)), dat::MODEL_NOT_SUPPORTED);
-    }
-}
-
 /// At both ends, for messages and for RDMA.
 fn zero_based_memory_is_named_from_0() {
     let rig = Rig::new();
     assert!(rig.server.ia.attributes().zero_based);
-    let server = Lmr::create_zero_based(&rig.server.ia, &rig.server.pz, 8192, all_privileges()).unwrap();
-    let client = Lmr::create_zero_based(&rig.client.ia, &rig.client.pz, 8192, all_privileges()).unwrap();
+    let server = Lmr::builder(&rig.server.ia, &rig.server.pz)
+        .privileges(all_privileges())
+        .va_type(VaType::ZeroBased)
+        .allocate(8192)
+        .unwrap();
+    let client = Lmr::builder(&rig.client.ia, &rig.client.pz)
+        .privileges(all_privileges())
+        .va_type(VaType::ZeroBased)
+        .allocate(8192)
+        .unwrap();
     assert_eq!((server.va_type(), server.triplet(5, 1).virtual_address), (VaType::ZeroBased, 5));
     assert_ne!(server.address(), 0);
     client.write(100, b"from zero").unwrap();
@@ -156,7 +159,7 @@ fn zero_based_memory_is_named_from_0() {
     assert_eq!(&bytes(&client, 0), b"from zero");
     // Memory windows cannot be bound to it.
     if rig.server.ia.attributes().max_rmrs > 0 {
-        let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
+        let mut rmr = Rmr::new(&rig.server.pz, RmrScope::Ep).unwrap();
         let to = doorbell::RmrBind {
             lmr: &server,
             segment: server.triplet(0, 64),
@@ -169,7 +172,11 @@ fn zero_based_memory_is_named_from_0() {
 
 fn zero_based_memory_ends_where_it_ends() {
     let rig = Rig::new();
-    let lmr = Lmr::create_zero_based(&rig.server.ia, &rig.server.pz, 4096, all_privileges()).unwrap();
+    let lmr = Lmr::builder(&rig.server.ia, &rig.server.pz)
+        .privileges(all_privileges())
+        .va_type(VaType::ZeroBased)
+        .allocate(4096)
+        .unwrap();
     let mut ep = rig.server.ep(&EpAttr::default());
     assert_eq!((lmr.len(), lmr.is_empty()), (4096, false));
     ep.post_recv(&[lmr.triplet(0, 4096)], 0, NONE).unwrap();
@@ -185,9 +192,9 @@ fn segments_to_be_synced_have_to_be_there() {
     side.ia.sync_rdma_write(&[good]).unwrap();
     let outside = side.lmr.triplet(side.lmr.len() - 1, 2);
     assert_eq!(code(side.ia.sync_rdma_read(&[good, outside])), dat::INVALID_ARG2);
-    let freed = Lmr::create(&side.ia, &side.pz, 64, MemPriv::LOCAL_READ).unwrap();
+    let freed = Lmr::builder(&side.ia, &side.pz).privileges(MemPriv::LOCAL_READ).allocate(64).unwrap();
     let stale = freed.triplet(0, 64);
-    freed.free().unwrap();
+    freed.close().unwrap();
     assert_eq!(code(side.ia.sync_rdma_write(&[stale])), dat::INVALID_ARG2);
 }
 
@@ -202,7 +209,7 @@ fn shared_memory_can_be_registered_as_such() {
         // SAFETY: both mappings outlive the LMRs, and nothing is posted.
         unsafe {
             let start = memory.as_mut_ptr();
-            Lmr::create_shared_over(&side.ia, &side.pz, start, 8192, all_privileges(), VaType::Virtual)
+            Lmr::builder(&side.ia, &side.pz).privileges(all_privileges()).over_shared(start, 8192)
         }
     };
     let lmr = register(&mut shared).unwrap();
@@ -222,15 +229,15 @@ fn tempfile() -> std::fs::File {
 }
 
 fn sharing(other: &Evd) -> Ia {
-    Ia::open_sharing(&devices().unwrap().0, other, IaSettings::default()).unwrap()
+    Ia::builder(&devices().unwrap().0).async_evd(other).open().unwrap()
 }
 
 /// Exceeds the soft watermark of an EP of this IA.
 fn make_news(ia: &Ia) -> (Ep, doorbell::Pz) {
-    let pz = doorbell::Pz::create(ia).unwrap();
-    let mut ep = Ep::create(ia, &pz, doorbell::EpEvds::default(), None).unwrap();
+    let pz = doorbell::Pz::new(ia).unwrap();
+    let mut ep = Ep::builder(ia, &pz).build().unwrap();
     ep.post_recv(&[], 0, NONE).unwrap();
-    ep.set_watermark(0, -1).unwrap();
+    ep.set_watermark(Some(0), None).unwrap();
     (ep, pz)
 }
 
@@ -244,7 +251,7 @@ fn two_ias_tell_one_evd() {
         assert_eq!((event.kind, event.object), (AsyncKind::Notice, AsyncObject::Ep(ep.id())));
     }
     // The IA has no objects, so it closes gracefully; the EVD stays.
-    second.close(CloseFlags::Graceful).unwrap();
+    second.close().unwrap();
     let (_ep, _pz) = make_news(&first.ia);
     asynchronous(&first.ia);
     // An EVD that was made for the stream works as well.
@@ -261,18 +268,18 @@ fn an_ia_closes_although_another_tells_its_evd() {
     let first = Ia::open(&devices().unwrap().0).unwrap();
     let evd = first.async_evd().clone();
     let second = sharing(&evd);
-    first.close(CloseFlags::Graceful).unwrap();
+    first.close().unwrap();
     assert_eq!(code(evd.dequeue()), dat::INVALID_HANDLE_EVD_REQUEST);
     let (_ep, _pz) = make_news(&second);
-    second.close(CloseFlags::Abrupt).unwrap();
+    drop(second);
 }
 
 fn an_evd_for_other_streams_is_not_told() {
     let side = one_side();
     let name = devices().unwrap().0;
-    let refused = Ia::open_sharing(&name, &side.recv, IaSettings::default());
+    let refused = Ia::builder(&name).async_evd(&side.recv).open();
     assert_eq!(code(refused), dat::INVALID_HANDLE_EVD_ASYNC);
     let freed = side.evd(EvdFlags::ASYNC);
-    freed.free().unwrap();
-    assert_eq!(code(Ia::open_sharing(&name, &freed, IaSettings::default())), dat::INVALID_HANDLE_EVD_ASYNC);
+    freed.clone().close().unwrap();
+    assert_eq!(code(Ia::builder(&name).async_evd(&freed).open()), dat::INVALID_HANDLE_EVD_ASYNC);
 }

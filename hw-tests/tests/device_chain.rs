@@ -31,13 +31,13 @@ const NONE: CompletionFlags = CompletionFlags::empty();
 
 /// A connected pair whose client has room for this many requests of up to four segments, and has posted
 /// one; the server has an SRQ with 64 buffers of 256 bytes, from offset 1 MiB of its memory on.
-fn pair(rig: &Rig, requests: i32) -> (doorbell::Srq, Pair) {
+fn pair(rig: &Rig, requests: u32) -> (doorbell::Srq, Pair) {
     let mut srq = rig.server.srq(64);
     rig.server.post(&mut srq, 64, 256, 1 << 20, 0);
     let attr = EpAttr {
-        max_request_dtos: requests,
-        max_rdma_write_iov: 4,
-        max_rdma_read_iov: 4,
+        request_depth: requests,
+        rdma_write_segments: 4,
+        rdma_read_segments: 4,
         ..EpAttr::default()
     };
     let mut pair = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), rig.client.ep(&attr));
@@ -82,7 +82,7 @@ fn a_chain_has_the_effects_of_its_requests_in_order() {
     let (here, there) = (&rig.client.lmr, &rig.server.lmr);
     here.write(0, b"the data and the status").unwrap();
     let atomic = all_privileges() | MemPriv::REMOTE_ATOMIC;
-    let counter = Lmr::create(&rig.server.ia, &rig.server.pz, 8, atomic).unwrap();
+    let counter = Lmr::builder(&rig.server.ia, &rig.server.pz).privileges(atomic).allocate(8).unwrap();
     counter.write(0, &41_u64.to_ne_bytes()).unwrap();
     let data = [here.triplet(0, 8)];
     let status = [here.triplet(17, 6), here.triplet(0, 0), here.triplet(13, 3)];
@@ -178,7 +178,8 @@ fn chains_of_write_and_send_go_around_the_ring() {
     let rig = Rig::new();
     let (mut srq, mut pair) = pair(&rig, 8);
     let there = &rig.server.lmr;
-    let lmr = || Lmr::create(&rig.client.ia, &rig.client.pz, 4096, all_privileges()).unwrap();
+    let lmr =
+        || Lmr::builder(&rig.client.ia, &rig.client.pz).privileges(all_privileges()).allocate(4096).unwrap();
     let lmrs = [lmr(), lmr()];
     for n in 0..400_u64 {
         let (data, status) = (&lmrs[n as usize % 2], &lmrs[n as usize / 2 % 2]);
@@ -217,7 +218,7 @@ fn chains_of_write_and_send_go_around_the_ring() {
     expect_nothing(&rig.client.request);
     let [one, two] = lmrs;
     let dead = [one.triplet(0, 8)];
-    one.free().unwrap();
+    one.close().unwrap();
     let refused = pair
         .client
         .chain(&[ChainRequest::send(&[two.triplet(0, 8)], 1, NONE), ChainRequest::send(&dead, 2, NONE)]);
@@ -268,9 +269,10 @@ fn the_refused_request_is_named() {
     let (_srq, mut pair) = pair(&rig, 8);
     let (here, there) = (&rig.client.lmr, &rig.server.lmr);
     let good = [here.triplet(0, 8)];
-    let freed = Lmr::create(&rig.client.ia, &rig.client.pz, 64, all_privileges()).unwrap();
+    let freed =
+        Lmr::builder(&rig.client.ia, &rig.client.pz).privileges(all_privileges()).allocate(64).unwrap();
     let dead = [freed.triplet(0, 8)];
-    freed.free().unwrap();
+    freed.close().unwrap();
     let five = [here.triplet(0, 1); 5];
     let nine = here.triplet(0, 9);
     let bad = [
@@ -375,9 +377,9 @@ fn r233_a_solicited_send_at_the_end_of_a_chain() {
 fn a_full_queue_refuses_the_whole_chain() {
     let rig = Rig::patient();
     let srq = rig.server.srq(4);
-    let attr = EpAttr { max_request_dtos: 8, ..EpAttr::default() };
+    let attr = EpAttr { request_depth: 8, ..EpAttr::default() };
     let mut pair = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), rig.client.ep(&attr));
-    let room = pair.client.query().unwrap().attr.max_request_dtos as usize;
+    let room = pair.client.query().unwrap().attr.request_depth as usize;
     let data = [rig.client.lmr.triplet(0, 8)];
     let suppressed =
         ChainRequest::rdma_write(&data, 9, remote(&rig.server.lmr, 0, 8), CompletionFlags::SUPPRESS);

@@ -5,6 +5,7 @@ use doorbell_hw_tests::echo::pair::ServerProcess;
 use doorbell_hw_tests::rig::until;
 use doorbell_hw_tests::{devices, tests};
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
@@ -51,9 +52,7 @@ fn server(arguments: &[&str]) -> ServerProcess {
 
 /// The command line of a client of this server.
 fn client_arguments(server: &ServerProcess, arguments: &[&str]) -> Vec<String> {
-    let (address, qual) = server.address;
-    let address = if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };
-    let fixed = ["client", "--device", &devices().unwrap().1, "--server", &format!("{address}:{qual}")];
+    let fixed = ["client", "--device", &devices().unwrap().1, "--server", &server.address.to_string()];
     fixed.iter().chain(arguments).map(|&argument| argument.to_owned()).collect()
 }
 
@@ -229,10 +228,9 @@ fn credits_are_for_all_clients_together() {
 fn bad_input_gets_one_line_and_status_2() {
     let (server_device, client_device) = devices().unwrap();
     let small = server(&["--largest", "1024", "--srq-depth", "4"]);
-    let (address, qual) = small.address;
-    let taken = qual.to_string();
-    let nobody = format!("{address}:1");
-    let open = format!("{address}:{qual}");
+    let taken = small.address.port().to_string();
+    let nobody = SocketAddr::new(small.address.ip(), 1).to_string();
+    let open = small.address.to_string();
     let cases: &[(&[&str], &str)] = &[
         (&["server", "--device", "nonesuch"], &client_device),
         (&["client", "--device", "nonesuch", "--server", "10.9.0.1"], &server_device),

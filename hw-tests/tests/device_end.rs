@@ -1,9 +1,10 @@
 //! How connections of SRQ EPs end: disconnect, break, flush (section L of the rules), beyond what
 //! `c/rules_end.c` shows.
 
+use doorbell::inside::EpEvds;
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr, EpEvds,
-    EpState, Evd, EvdFlags, IaCounter, Srq, SrqAttr, SrqState, reason,
+    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr, EpState,
+    Evd, EvdFlags, IaCounter, Srq, SrqState, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, tests};
@@ -86,9 +87,9 @@ fn r174_flush_needs_no_further_message() {
     const SEGMENTS: usize = 8;
     const SEGMENT: usize = 1 << 20;
     let rig = Rig::new();
-    let attr = SrqAttr { max_recv_dtos: 4, max_recv_iov: SEGMENTS as i32, low_watermark: 0 };
-    let mut srq = Srq::create(&rig.server.ia, &rig.server.pz, attr).unwrap();
-    let sender = rig.client.ep(&EpAttr { max_request_iov: SEGMENTS as i32, ..EpAttr::default() });
+    let srq = Srq::builder(&rig.server.ia, &rig.server.pz).depth(4).segments(SEGMENTS as u32);
+    let mut srq = srq.build().unwrap();
+    let sender = rig.client.ep(&EpAttr { request_segments: SEGMENTS as u32, ..EpAttr::default() });
     let mut ended = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), sender);
     let mut other = rig.connect_srq(&srq);
     rig.client.lmr.write(0, &[0xA5]).unwrap();
@@ -117,7 +118,8 @@ fn r174_flush_needs_no_further_message() {
 fn on_one_evd(rig: &Rig, srq: &Srq, evd: &Evd) -> Pair {
     let evds = EpEvds { recv: Some(evd), request: Some(&rig.server.request), connect: Some(evd) };
     let attr = EpAttr::default();
-    let server = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, srq, &attr).unwrap();
+    let server =
+        Ep::builder(&rig.server.ia, &rig.server.pz).evds(evds).srq(srq).attributes(&attr).build().unwrap();
     let client = rig.client.ep(&attr);
     let (_psp, arrival) = rig.ask(&client);
     arrival.cr.accept(&server, &[]).unwrap();

@@ -3,9 +3,9 @@
 #![expect(unsafe_code, reason = "fork, and _exit in the child")]
 
 use doorbell::{
-    CloseFlags, Cno, CompletionFlags, Count, CrArrival, DtoStatus, Ep, EpAttr, EpChange, EvdFlags, Ia,
-    IaSettings, Lmr, MemPriv, PortCounters, Psp, Pz, Qos, RecvPool, ReturnType, Rmr, RmrTriplet, Rsp,
-    SendBuf, SendPool, Srq, SrqAttr, VaType,
+    CloseFlags, Cno, CompletionFlags, CrArrival, DtoStatus, Ep, EpAttr, EpChange, EvdFlags, Ia, Lmr, MemPriv,
+    PortCounters, Psp, Pz, RecvPool, ReturnType, Rmr, RmrScope, RmrTriplet, Rsp, SendBuf, SendPool, Srq,
+    VaType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, tests};
@@ -143,11 +143,11 @@ fn objects(rig: &Rig) -> Objects {
         plain: rig.server.ep(&EpAttr::default()),
         ud: ia.attributes().datagrams.then(|| rig.server.ep(&ud)),
         send_buf: send_pool.take().unwrap(),
-        lmr: Lmr::create(ia, pz, 4096, all_privileges()).unwrap(),
-        pz: Pz::create(ia).unwrap(),
-        rmr: (ia.attributes().max_rmrs > 0).then(|| Rmr::create(pz).unwrap()),
-        cno: Cno::create(ia).unwrap(),
-        psp: Psp::create_any(ia, &rig.server.cr).unwrap().0,
+        lmr: Lmr::builder(ia, pz).privileges(all_privileges()).allocate(4096).unwrap(),
+        pz: Pz::new(ia).unwrap(),
+        rmr: (ia.attributes().max_rmrs > 0).then(|| Rmr::new(pz, RmrScope::Pz).unwrap()),
+        cno: Cno::new(ia).unwrap(),
+        psp: Psp::builder(ia, &rig.server.cr).build().unwrap(),
         rsp,
         _reserved: reserved,
         asking,
@@ -177,7 +177,7 @@ fn everything_is_refused(rig: Rig, objects: Objects) {
     stale(srq.query());
     stale(srq.resize(32));
     stale(srq.set_low_watermark(1));
-    stale(Srq::create(ia, &objects.pz, SrqAttr::depth(4)));
+    stale(Srq::builder(ia, &objects.pz).depth(4).build());
     // EVDs.
     for evd in [recv, request, &rig.server.connect, &rig.server.cr, ia.async_evd()] {
         let error = evd.dequeue().unwrap_err();
@@ -193,9 +193,9 @@ fn everything_is_refused(rig: Rig, objects: Objects) {
         stale(evd.clear_unwaitable());
         stale(evd.set_cno(None));
         stale(evd.counters());
-        stale(evd.free());
+        stale(evd.clone().close());
     }
-    stale(Ia::open_sharing(ia.attributes().adapter_name.as_str(), ia.async_evd(), IaSettings::default()));
+    stale(Ia::builder(&ia.attributes().adapter_name).async_evd(ia.async_evd()).open());
     // EPs.
     let address = ia.address();
     stale(plain.post_recv(&iov, 1, NONE));
@@ -217,17 +217,17 @@ fn everything_is_refused(rig: Rig, objects: Objects) {
         stale(ep.status());
         stale(ep.recv_query());
         stale(ep.counters());
-        stale(ep.set_watermark(1, 2));
+        stale(ep.set_watermark(Some(1), Some(2)));
         stale(ep.modify(EpChange::default()));
-        stale(ep.connect(address, 1, None, &[], Qos::BestEffort));
-        stale(ep.common_connect((address, 1).into(), None, &[]));
+        stale(ep.connect((address, 1).into()));
+        stale(ep.inner.common_connect((address, 1).into(), None, &[]));
         stale(ep.disconnect(CloseFlags::Graceful));
         stale(ep.disconnect(CloseFlags::Abrupt));
         stale(ep.reset());
     }
-    stale(plain.dup_connect(&pair.client, None, &[]));
-    stale(Ep::create(ia, &objects.pz, rig.server.evds(), None));
-    stale(Ep::create_with_srq(ia, &objects.pz, rig.server.evds(), &srq, &EpAttr::default()));
+    stale(plain.inner.dup_connect(&pair.client.inner, None, &[]));
+    stale(Ep::builder(ia, &objects.pz).evds(rig.server.evds()).build());
+    stale(Ep::builder(ia, &objects.pz).evds(rig.server.evds()).srq(&srq).build());
     if let Some(mut rmr) = objects.rmr {
         let to = doorbell::RmrBind {
             lmr: &lmr,
@@ -237,47 +237,47 @@ fn everything_is_refused(rig: Rig, objects: Objects) {
         };
         stale(rmr.bind(&mut pair.server, to, 1, NONE));
         stale(rmr.query());
-        stale(rmr.free());
+        stale(rmr.close());
     }
-    stale(Rmr::create(&objects.pz));
+    stale(Rmr::new(&objects.pz, RmrScope::Pz));
     // Requests and service points.
     let [first, second, third] = objects.arrivals;
     stale(first.cr.accept(&plain, &[]));
     let cr = second.cr.accept_reserved(&[]).unwrap_err();
     assert_eq!(cr.error.return_type(), ReturnType::InvalidHandle);
-    stale(cr.object.hand_off(objects.psp.conn_qual()));
+    stale(cr.object.hand_off(objects.psp.port()));
     stale(third.cr.reject(&[]));
-    stale(Psp::create_any(ia, &rig.server.cr));
-    stale(Rsp::create(ia, 7777, &plain, &rig.server.cr));
-    stale(objects.psp.free());
-    stale(objects.rsp.free());
+    stale(Psp::builder(ia, &rig.server.cr).build());
+    stale(Rsp::new(ia, 7777, &plain, &rig.server.cr));
+    stale(objects.psp.close());
+    stale(objects.rsp.close());
     // Memory.
     stale(lmr.read(0, &mut [0]));
     stale(lmr.write(0, &[0]));
     stale(ia.sync_rdma_read(&iov));
-    stale(Lmr::create(ia, &objects.pz, 4096, all_privileges()));
+    stale(Lmr::builder(ia, &objects.pz).privileges(all_privileges()).allocate(4096));
     stale(RecvPool::new(ia, &objects.pz, 1, SIZE));
     stale(SendPool::new(ia, &objects.pz, 1, SIZE));
-    stale(lmr.free());
-    stale(objects.pz.free());
-    stale(Pz::create(ia));
+    stale(lmr.close());
+    stale(objects.pz.close());
+    stale(Pz::new(ia));
     // CNOs and the IA.
     stale(objects.cno.wait(None));
     stale(objects.cno.take());
-    stale(objects.cno.free());
-    stale(Cno::create(ia));
+    stale(objects.cno.close());
+    stale(Cno::new(ia));
     stale(ia.counters());
     stale(ia.start_counters(PortCounters::Cm));
     stale(ia.stop_counters(PortCounters::Cm));
     for asking in objects.asking {
-        stale(asking.free());
+        stale(asking.close());
     }
-    stale(srq.free());
+    stale(srq.close());
     let Pair { server, client } = pair;
-    stale(server.free());
+    stale(server.close());
     // The remaining objects are dropped; the IA before its objects.
     let Rig { server: Side { ia, lmr, recv, request, connect, cr, pz }, client: peer } = rig;
-    let refused = ia.close(CloseFlags::Abrupt).unwrap_err();
+    let refused = ia.close().unwrap_err();
     assert!(refused.error.to_string().contains("parent process"), "{}", refused.error);
     drop(refused);
     drop((send_buf, recv_pool, send_pool, plain, ud, client));
@@ -315,13 +315,13 @@ fn a_child_is_refused_and_its_drops_touch_nothing() {
     second.cr.reject(&[]).unwrap();
     third.cr.reject(&[]).unwrap();
     lmr.write(0, &[1]).unwrap();
-    lmr.free().unwrap();
-    objects.psp.free().unwrap();
-    objects.rsp.free().unwrap();
-    objects.cno.free().unwrap();
-    pz.free().unwrap();
-    pair.server.free().unwrap();
-    srq.free().unwrap();
+    lmr.close().unwrap();
+    objects.psp.close().unwrap();
+    objects.rsp.close().unwrap();
+    objects.cno.close().unwrap();
+    pz.close().unwrap();
+    pair.server.close().unwrap();
+    srq.close().unwrap();
 }
 
 /// Forks come while another thread posts, sends and dequeues, and a third makes and frees EVDs: any
@@ -350,7 +350,7 @@ fn a_child_of_a_busy_process_waits_for_nobody() {
         });
         scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                rig.server.evd(EvdFlags::CONNECTION).free().unwrap();
+                rig.server.evd(EvdFlags::CONNECTION).close().unwrap();
             }
         });
         let mut then = 0;
@@ -394,11 +394,11 @@ fn a_child_has_objects_of_its_own() {
             let own = one_side();
             let mut own_srq = own.srq(4);
             own.post(&mut own_srq, 2, SIZE, 0, 0);
-            let two: Count = 2;
+            let two: u32 = 2;
             assert_eq!(counts(&own_srq).0, two);
             stale(own.evd(EvdFlags::DTO).query().and_then(|_| rig.server.recv.query()));
-            stale(Ep::create_with_srq(&own.ia, &own.pz, own.evds(), &srq, &EpAttr::default()));
-            own_srq.free().unwrap();
+            stale(Ep::builder(&own.ia, &own.pz).evds(own.evds()).srq(&srq).build());
+            own_srq.close().unwrap();
         }),
         Forked::Parent(child, from) => (child, from),
     };

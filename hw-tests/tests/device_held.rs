@@ -3,10 +3,11 @@
 //! does not give back. The tests run one at a time, since faults and counters of the software
 //! device belong to the process.
 
+use doorbell::inside::EpEvds;
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, Cno, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr,
-    EpEvds, EpState, Evd, EvdCounter, EvdFlags, Event, Gauges, Lmr, MemPriv, RecvPool, ReturnType, Rmr,
-    RmrBind, Srq, VaType,
+    EpState, Evd, EvdCounter, EvdFlags, Event, Gauges, Lmr, MemPriv, RecvPool, ReturnType, Rmr, RmrBind,
+    RmrScope, Srq, VaType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
@@ -74,10 +75,10 @@ fn room_for_an_srq_goes_with_its_last_ep() {
     let attr = side.ia.attributes();
     let (depth, longest) = (attr.max_recv_per_srq, attr.max_evd_qlen);
     let srq = side.srq(depth);
-    side.srq_ep(&srq, &EpAttr::default()).free().unwrap();
+    side.srq_ep(&srq, &EpAttr::default()).close().unwrap();
     let cqs = order("count cq");
-    for _ in 0..=longest / depth {
-        side.srq_ep(&srq, &EpAttr::default()).free().unwrap();
+    for _ in 0..=longest / depth as usize {
+        side.srq_ep(&srq, &EpAttr::default()).close().unwrap();
     }
     assert_eq!(order("count cq"), cqs);
 }
@@ -85,11 +86,11 @@ fn room_for_an_srq_goes_with_its_last_ep() {
 /// EPs share a CQ of their EVD while the CQ has room for one more, and leave their room to later ones.
 fn eps_share_the_cqs_of_their_evd() {
     let side = one_side();
-    let evd = Evd::create(&side.ia, 1, None, EvdFlags::DTO).unwrap();
-    let attr = EpAttr { max_recv_dtos: 64, ..EpAttr::default() };
+    let evd = Evd::new(&side.ia, 1, EvdFlags::DTO).unwrap();
+    let attr = EpAttr { recv_depth: 64, ..EpAttr::default() };
     let ep = || {
         let evds = EpEvds { recv: Some(&evd), ..side.evds() };
-        Ep::create(&side.ia, &side.pz, evds, Some(&attr)).unwrap()
+        Ep::builder(&side.ia, &side.pz).evds(evds).attributes(&attr).build().unwrap()
     };
     let first = ep();
     let cqs = order("count cq");
@@ -99,9 +100,9 @@ fn eps_share_the_cqs_of_their_evd() {
     assert_eq!(order("count cq"), cqs);
     let _last = ep();
     assert_eq!(order("count cq"), cqs + 1);
-    first.free().unwrap();
+    first.close().unwrap();
     for _ in 0..20 {
-        ep().free().unwrap();
+        ep().close().unwrap();
         assert_eq!(order("count cq"), cqs + 1);
     }
 }
@@ -143,7 +144,7 @@ fn a_reset_waits_for_late_completions() {
 /// device does not complete that request.
 fn with_a_forgotten_request(rig: &Rig, requests: &Evd) -> Pair {
     let evds = EpEvds { request: Some(requests), ..rig.server.evds() };
-    let server = Ep::create(&rig.server.ia, &rig.server.pz, evds, None).unwrap();
+    let server = Ep::builder(&rig.server.ia, &rig.server.pz).evds(evds).build().unwrap();
     let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
     pair.server.post_send(&[], 77, NONE).unwrap();
     assert_eq!(order("fault stale"), 0);
@@ -153,8 +154,9 @@ fn with_a_forgotten_request(rig: &Rig, requests: &Evd) -> Pair {
 /// The provider reports the request, and no event of the device announces it.
 fn requests_that_the_device_forgets_trigger_the_cno() {
     let rig = Rig::patient();
-    let cno = Cno::create(&rig.server.ia).unwrap();
-    let requests = Evd::create(&rig.server.ia, 8, Some(&cno), EvdFlags::DTO).unwrap();
+    let cno = Cno::new(&rig.server.ia).unwrap();
+    let requests = Evd::new(&rig.server.ia, 8, EvdFlags::DTO).unwrap();
+    requests.set_cno(Some(&cno)).unwrap();
     let pair = with_a_forgotten_request(&rig, &requests);
     pair.server.disconnect(CloseFlags::Abrupt).unwrap();
     assert_eq!(cno.wait(Some(LONG)).unwrap(), requests.id());
@@ -166,7 +168,7 @@ fn requests_that_the_device_forgets_trigger_the_cno() {
 /// There is no room for it, and no call looks at the EVD.
 fn requests_that_the_device_forgets_overflow_their_evd() {
     let rig = Rig::patient();
-    let requests = Evd::create(&rig.server.ia, 1, None, EvdFlags::DTO | EvdFlags::SOFTWARE).unwrap();
+    let requests = Evd::new(&rig.server.ia, 1, EvdFlags::DTO | EvdFlags::SOFTWARE).unwrap();
     let pair = with_a_forgotten_request(&rig, &requests);
     while requests.post_software_event(1).is_ok() {}
     pair.server.disconnect(CloseFlags::Abrupt).unwrap();
@@ -185,8 +187,8 @@ fn a_freed_srq_goes_while_its_evd_stays() {
     let mut pair = rig.connect_srq(&srq);
     rig.server.post(&mut srq, 2, 64, 0, 0);
     assert_eq!(rig.deliver(&mut pair, 8).status, DtoStatus::Success);
-    pair.server.free().unwrap();
-    srq.free().unwrap();
+    pair.server.close().unwrap();
+    srq.close().unwrap();
     assert_eq!(order("count srq"), srqs);
     rig.server.recv.query().unwrap();
 }
@@ -204,7 +206,7 @@ fn late_completion_returns_the_buffer_of_a_freed_ep() {
     assert_eq!(order("fault late"), 0);
     freed.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, CompletionFlags::empty()).unwrap();
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
-    freed.server.free().unwrap();
+    freed.server.close().unwrap();
     let all_posted = Gauges { posted: 4, out: 0, free: 0, available: 4, unreaped: 0 };
     assert_eq!(pool.gauges(&srq).unwrap(), all_posted);
     assert_eq!(order("release"), 0);
@@ -230,7 +232,8 @@ fn connect_apart(rig: &Rig, srq: &Srq) -> (Evd, Pair) {
     let recv = rig.server.evd(EvdFlags::DTO);
     let evds = EpEvds { recv: Some(&recv), ..rig.server.evds() };
     let attr = EpAttr::default();
-    let ep = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, srq, &attr).unwrap();
+    let ep =
+        Ep::builder(&rig.server.ia, &rig.server.pz).evds(evds).srq(srq).attributes(&attr).build().unwrap();
     let pair = rig.connect(ep, rig.client.ep(&attr));
     (recv, pair)
 }
@@ -303,15 +306,15 @@ fn an_lmr_that_the_device_keeps_is_used_on() {
     let rig = Rig::new();
     let mut pair = rig.connect_plain(&EpAttr::default());
     let side = &rig.server;
-    let lmr = Lmr::create(&side.ia, &side.pz, 4096, all_privileges()).unwrap();
+    let lmr = Lmr::builder(&side.ia, &side.pz).privileges(all_privileges()).allocate(4096).unwrap();
     let mrs = order("count mr");
     assert_eq!(order("fault cmd.dereg_mr=16"), 0);
-    let refused = lmr.free().unwrap_err();
+    let refused = lmr.close().unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_STATE_LMR_IN_USE);
     let lmr = refused.object;
     pair.server.post_recv(&[lmr.triplet(0, 64)], 3, CompletionFlags::empty()).unwrap();
     assert_eq!((rig.deliver(&mut pair, 8).cookie, order("count mr")), (3, mrs));
-    lmr.free().unwrap();
+    lmr.close().unwrap();
     assert_eq!(order("count mr"), mrs - 1);
 }
 
@@ -360,7 +363,7 @@ fn messages_before_a_broken_completion_are_taken() {
 fn a_completion_of_a_slot_that_was_not_posted_frees_none() {
     const DEPTH: usize = 80;
     let rig = Rig::new();
-    let mut srq = rig.server.srq(DEPTH as i32);
+    let mut srq = rig.server.srq(DEPTH as u32);
     rig.server.post(&mut srq, DEPTH, 64, 0, 1);
     let mut pair = rig.connect_srq(&srq);
     for message in 1..=70 {
@@ -374,7 +377,7 @@ fn a_completion_of_a_slot_that_was_not_posted_frees_none() {
         assert_eq!((received.status, received.cookie), (DtoStatus::Success, cookie));
     }
     // The resize takes back what has returned.
-    srq.resize(DEPTH as i32 + 1).unwrap();
+    srq.resize(DEPTH as u32 + 1).unwrap();
     assert_eq!(counts(&srq), (11, 11));
     for cookie in 0..70 {
         srq.post_recv(&[rig.server.lmr.triplet(0, 64)], cookie).unwrap();
@@ -397,7 +400,7 @@ fn completions_of_an_earlier_qp_of_the_same_number_are_dropped() {
             let pair = if old { &mut freed } else { &mut stays };
             assert_eq!(rig.send(pair, 0, 8).status, DtoStatus::Success);
         }
-        freed.server.free().unwrap();
+        freed.server.close().unwrap();
         expect_connection(&rig.client.connect, &freed.client, ConnectionEventKind::Disconnected);
         assert_eq!(order("release"), 0);
         // Polls all three, and takes the second: the first is of no EP.
@@ -423,7 +426,7 @@ fn a_buffer_that_the_library_refuses_is_not_posted() {
     let depth = rig.server.ia.attributes().max_recv_per_srq;
     let mut srq = rig.server.srq(depth);
     let buffer = [rig.server.lmr.triplet(0, 64)];
-    for cookie in 0..depth as u64 {
+    for cookie in 0..u64::from(depth) {
         srq.post_recv(&buffer, cookie).unwrap();
     }
     let mut pair = rig.connect_srq(&srq);
@@ -488,12 +491,12 @@ fn an_overflow_before_a_broken_completion_is_told() {
     const BATCH: usize = 32;
     let rig = Rig::new();
     let server = &rig.server;
-    let evd = Evd::create(&server.ia, 1, None, EvdFlags::DTO).unwrap();
-    let mut srq = server.srq(BATCH as i32 + 1);
+    let evd = Evd::new(&server.ia, 1, EvdFlags::DTO).unwrap();
+    let mut srq = server.srq(BATCH as u32 + 1);
     server.post(&mut srq, BATCH + 1, 64, 0, 0);
     let attr = EpAttr::default();
     let evds = EpEvds { recv: Some(&evd), ..server.evds() };
-    let ep = Ep::create_with_srq(&server.ia, &server.pz, evds, &srq, &attr).unwrap();
+    let ep = Ep::builder(&server.ia, &server.pz).evds(evds).srq(&srq).attributes(&attr).build().unwrap();
     let mut pair = rig.connect(ep, rig.client.ep(&attr));
     for message in 0..=BATCH {
         if message == BATCH {
@@ -510,11 +513,11 @@ fn an_overflow_before_a_broken_completion_is_told() {
 /// After the event of its bind a window is certain: the next bind needs no other window of the
 /// device.
 fn a_window_that_was_bound_is_bound_again() {
-    for make in [Rmr::create, Rmr::create_for_ep] {
+    for scope in [RmrScope::Pz, RmrScope::Ep] {
         let rig = Rig::new();
         let side = &rig.server;
         let mut pair = rig.connect_plain(&EpAttr::default());
-        let mut rmr = make(&side.pz).unwrap();
+        let mut rmr = Rmr::new(&side.pz, scope).unwrap();
         for cookie in 0..3 {
             let to = RmrBind {
                 lmr: &side.lmr,

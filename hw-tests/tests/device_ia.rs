@@ -2,7 +2,7 @@
 
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpChange, Ia, Lmr,
-    MemPriv, Psp, Pz, ReturnType, RmrTriplet, Srq, SrqAttr,
+    MemPriv, Psp, Pz, ReturnType, RmrTriplet, Srq,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -26,17 +26,17 @@ fn open() -> Ia {
 /// A graceful close is refused while an SRQ lives, and changes nothing: INVALID_STATE (IA_IN_USE).
 fn r273_ia_close_graceful_refused_with_srq() {
     let ia = open();
-    let pz = Pz::create(&ia).unwrap();
-    let mut srq = Srq::create(&ia, &pz, SrqAttr::depth(4)).unwrap();
-    let refused = ia.close(CloseFlags::Graceful).unwrap_err();
+    let pz = Pz::new(&ia).unwrap();
+    let mut srq = Srq::builder(&ia, &pz).depth(4).build().unwrap();
+    let refused = ia.close().unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_STATE_IA_IN_USE);
     assert!(refused.error.to_string().contains("1 SRQs"), "{}", refused.error);
     srq.post_recv(&[], 1).unwrap();
     assert_eq!(counts(&srq), (1, 1));
-    srq.free().unwrap();
+    srq.close().unwrap();
     let ia = refused.object;
-    pz.free().unwrap();
-    ia.close(CloseFlags::Graceful).unwrap();
+    pz.close().unwrap();
+    ia.close().unwrap();
 }
 
 /// After the close every object is stale: each call says so, none crashes, and dropping them is
@@ -45,10 +45,10 @@ fn r275_ia_close_drops_handles() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
     let mut pair = rig.connect_srq(&srq);
-    let (psp, _) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
     let Rig { server, client } = rig;
     let (id, segment) = (srq.id(), server.lmr.triplet(0, 8));
-    server.ia.close(CloseFlags::Abrupt).unwrap();
+    drop(server.ia);
 
     let stale = |code: u32| assert_eq!(code & 0x7fff_0000, ReturnType::InvalidHandle as u32, "{code:#x}");
     stale(srq.query().unwrap_err().code());
@@ -60,7 +60,7 @@ fn r275_ia_close_drops_handles() {
     stale(ep.query().unwrap_err().code());
     stale(ep.status().unwrap_err().code());
     stale(ep.recv_query().unwrap_err().code());
-    stale(ep.set_watermark(1, 1).unwrap_err().code());
+    stale(ep.set_watermark(Some(1), Some(1)).unwrap_err().code());
     stale(ep.modify(EpChange::default()).unwrap_err().code());
     stale(ep.disconnect(CloseFlags::Abrupt).unwrap_err().code());
     stale(ep.reset().unwrap_err().code());
@@ -70,17 +70,17 @@ fn r275_ia_close_drops_handles() {
     stale(server.recv.wait_threshold(1, Some(LONG)).unwrap_err().error.code());
     stale(server.recv.query().unwrap_err().code());
     stale(server.recv.resize(100).unwrap_err().code());
-    stale(server.recv.free().unwrap_err().code());
+    stale(server.recv.close().unwrap_err().error.code());
     stale(server.lmr.read(0, &mut [0]).unwrap_err().code());
-    stale(server.lmr.free().unwrap_err().error.code());
-    stale(psp.free().unwrap_err().code());
-    stale(srq.free().unwrap_err().error.code());
-    stale(pair.server.free().unwrap_err().error.code());
-    stale(server.pz.free().unwrap_err().error.code());
+    stale(server.lmr.close().unwrap_err().error.code());
+    stale(psp.close().unwrap_err().error.code());
+    stale(srq.close().unwrap_err().error.code());
+    stale(pair.server.close().unwrap_err().error.code());
+    stale(server.pz.close().unwrap_err().error.code());
 
     // The other IA is not touched.
     expect_connection(&client.connect, &pair.client, ConnectionEventKind::Disconnected);
-    assert!(Lmr::create(&client.ia, &client.pz, 64, MemPriv::LOCAL_WRITE).is_ok());
+    assert!(Lmr::builder(&client.ia, &client.pz).privileges(MemPriv::LOCAL_WRITE).allocate(64).is_ok());
 }
 
 /// A write with immediate from the client's first `len` bytes to the server's memory at `offset`.

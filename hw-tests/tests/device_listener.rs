@@ -1,7 +1,8 @@
 //! EVDs and CNOs in event loops: when their descriptors are readable, and what a poll then returns.
 
+use doorbell::inside::EpEvds;
 use doorbell::{
-    Cno, CnoListener, CompletionFlags, EpAttr, EpEvds, Evd, EvdFlags, EvdListener, Event, ReturnType, Subtype,
+    Cno, CnoListener, CompletionFlags, EpAttr, Evd, EvdFlags, EvdListener, Event, ReturnType, Subtype,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, dat, tests};
@@ -60,10 +61,12 @@ fn receiving(rig: &Rig, cno: Option<&Cno>, flags: CompletionFlags) -> (Evd, Pair
     let server = &rig.server;
     let mut srq = server.srq(16);
     server.post(&mut srq, 16, 64, 0, 0);
-    let recv = Evd::create(&server.ia, 64, cno, EvdFlags::DTO).unwrap();
+    let recv = Evd::new(&server.ia, 64, EvdFlags::DTO).unwrap();
+    recv.set_cno(cno).unwrap();
     let evds = EpEvds { recv: Some(&recv), ..server.evds() };
     let attr = EpAttr { recv_completion_flags: flags, ..EpAttr::default() };
-    let ep = doorbell::Ep::create_with_srq(&server.ia, &server.pz, evds, &srq, &attr).unwrap();
+    let ep =
+        doorbell::Ep::builder(&server.ia, &server.pz).evds(evds).srq(&srq).attributes(&attr).build().unwrap();
     let pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
     (recv, pair)
 }
@@ -87,7 +90,7 @@ fn a_message_makes_the_descriptor_readable() {
 /// Also on an EVD without a CQ.
 fn events_of_every_stream_make_it_readable() {
     let rig = Rig::new();
-    let software = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    let software = Evd::new(&rig.server.ia, 8, EvdFlags::SOFTWARE).unwrap();
     let mut listener = EvdListener::new(&software).unwrap();
     begin(&mut listener);
     software.post_software_event(7).unwrap();
@@ -104,7 +107,7 @@ fn events_of_every_stream_make_it_readable() {
 /// Events that are queued already are returned without a look at the descriptor.
 fn a_poll_without_events_does_not_block() {
     let rig = Rig::new();
-    let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    let evd = Evd::new(&rig.server.ia, 8, EvdFlags::SOFTWARE).unwrap();
     evd.post_software_event(1).unwrap();
     evd.post_software_event(2).unwrap();
     let mut listener = EvdListener::new(&evd).unwrap();
@@ -117,7 +120,7 @@ fn a_poll_without_events_does_not_block() {
 /// a drop, an event and a dequeue of the listener they are not.
 fn the_listener_is_the_only_waiter() {
     let rig = Rig::new();
-    let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    let evd = Evd::new(&rig.server.ia, 8, EvdFlags::SOFTWARE).unwrap();
     let refused = |evd: &Evd| {
         assert_eq!(evd.dequeue().unwrap_err().code(), dat::INVALID_STATE_EVD_WAITER);
         assert_eq!(evd.wait().unwrap_err().code(), dat::INVALID_STATE_EVD_WAITER);
@@ -150,7 +153,7 @@ fn the_listener_is_the_only_waiter() {
 /// A wait that was ended before its event was taken does not make the descriptor readable for ever.
 fn an_ended_wait_leaves_no_signal() {
     let rig = Rig::new();
-    let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    let evd = Evd::new(&rig.server.ia, 8, EvdFlags::SOFTWARE).unwrap();
     let mut listener = EvdListener::new(&evd).unwrap();
     begin(&mut listener);
     evd.post_software_event(3).unwrap();
@@ -168,7 +171,7 @@ fn an_ended_wait_leaves_no_signal() {
 /// Also R250.
 fn the_cno_is_triggered_only_without_a_wait() {
     let rig = Rig::new();
-    let cno = Cno::create(&rig.server.ia).unwrap();
+    let cno = Cno::new(&rig.server.ia).unwrap();
     let (recv, mut pair) = receiving(&rig, Some(&cno), CompletionFlags::empty());
     let mut listener = EvdListener::new(&recv).unwrap();
     begin(&mut listener);
@@ -199,10 +202,10 @@ fn unsolicited_messages_end_no_wait() {
 
 fn a_freed_evd_aborts_the_wait() {
     let rig = Rig::new();
-    let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    let evd = Evd::new(&rig.server.ia, 8, EvdFlags::SOFTWARE).unwrap();
     let mut listener = EvdListener::new(&evd).unwrap();
     begin(&mut listener);
-    evd.free().unwrap();
+    evd.clone().close().unwrap();
     assert!(readable(&listener, LONG));
     assert_eq!(listener.poll().unwrap_err().return_type(), ReturnType::Abort);
     assert_eq!(listener.poll().unwrap_err().return_type(), ReturnType::InvalidHandle);
@@ -212,7 +215,7 @@ fn a_freed_evd_aborts_the_wait() {
 /// Also R249.
 fn an_unwaitable_evd_ends_the_wait() {
     let rig = Rig::new();
-    let evd = Evd::create(&rig.server.ia, 8, None, EvdFlags::SOFTWARE).unwrap();
+    let evd = Evd::new(&rig.server.ia, 8, EvdFlags::SOFTWARE).unwrap();
     let mut listener = EvdListener::new(&evd).unwrap();
     begin(&mut listener);
     evd.set_unwaitable().unwrap();
@@ -224,7 +227,7 @@ fn an_unwaitable_evd_ends_the_wait() {
 
 fn a_cno_makes_its_descriptor_readable() {
     let rig = Rig::new();
-    let cno = Cno::create_with_fd(&rig.server.ia).unwrap();
+    let cno = Cno::with_fd(&rig.server.ia).unwrap();
     let (recv, mut pair) = receiving(&rig, Some(&cno), CompletionFlags::empty());
     let listener = CnoListener::new(&cno).unwrap();
     assert!(!readable(&listener, Duration::ZERO));
@@ -237,16 +240,16 @@ fn a_cno_makes_its_descriptor_readable() {
 
 fn a_freed_cno_makes_its_descriptor_readable() {
     let rig = Rig::new();
-    let cno = Cno::create_with_fd(&rig.server.ia).unwrap();
+    let cno = Cno::with_fd(&rig.server.ia).unwrap();
     let listener = CnoListener::new(&cno).unwrap();
     assert!(!readable(&listener, Duration::ZERO));
-    cno.free().unwrap();
+    cno.close().unwrap();
     assert!(readable(&listener, LONG));
     assert_eq!(listener.poll().unwrap_err().subtype(), Subtype::InvalidStateCnoDead);
 }
 
 fn a_cno_without_a_descriptor_has_no_listener() {
     let rig = Rig::new();
-    let cno = Cno::create(&rig.server.ia).unwrap();
+    let cno = Cno::new(&rig.server.ia).unwrap();
     assert_eq!(CnoListener::new(&cno).unwrap_err().return_type(), ReturnType::InvalidParameter);
 }

@@ -1,8 +1,8 @@
 //! Pools of receive and send buffers: every buffer comes back to its pool exactly once.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event, Gauges,
-    PostError, Received, RecvPool, RmrTriplet, SendPool, Srq,
+    CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event, Gauges, PostError,
+    Received, RecvPool, RmrTriplet, SendPool, Srq,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -167,7 +167,7 @@ fn buffers_come_back_from_a_freed_ep() {
         rig.send_bytes(&mut pair, b"never seen");
     }
     until("three messages have arrived", || pool.gauges(&srq).unwrap().unreaped == 3);
-    pair.server.free().unwrap();
+    pair.server.close().unwrap();
     assert_eq!(gauges(&pool, &srq), (1, 0, 3));
     assert_eq!(pool.refill(&mut srq).unwrap(), 3);
     assert_eq!(counts(&srq), (4, 4));
@@ -176,7 +176,7 @@ fn buffers_come_back_from_a_freed_ep() {
     let mut plain = rig.server.ep(&EpAttr::default());
     let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 3, SIZE).unwrap();
     assert_eq!(pool.refill(&mut plain).unwrap(), 3);
-    plain.free().unwrap();
+    plain.close().unwrap();
     assert_eq!(pool.posted(), 0);
     let mut other = rig.server.ep(&EpAttr::default());
     assert_eq!(pool.refill(&mut other).unwrap(), 3);
@@ -203,7 +203,7 @@ fn messages_outlive_their_ia() {
     rig.send_bytes(&mut pair, b"still here");
     let message = message(&rig.server, &mut pool);
     let Rig { server, client } = rig;
-    server.ia.close(CloseFlags::Abrupt).unwrap();
+    drop(server.ia);
     assert_eq!(*message, *b"still here");
     drop(message);
     assert!(matches!(pool.refill(&mut srq), Err(PostError::Stale(_))));
@@ -323,7 +323,7 @@ fn send_buffers_come_back_from_a_freed_ep() {
         pool.send(&mut pair.client, buf, 8, NONE).unwrap();
     }
     until("one is done", || rig.client.request.query().unwrap().queued >= 1);
-    pair.client.free().unwrap();
+    pair.client.close().unwrap();
     expect_nothing(&rig.client.request);
     assert_eq!(pool.posted(), 0);
     let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
@@ -390,7 +390,7 @@ fn sends_of_all_sizes_arrive_whole() {
 /// IA, with flags that the EP does not take, after the end of the connection, and of the IA.
 fn each_send_of_a_pool_is_checked() {
     let rig = Rig::new();
-    let elsewhere = doorbell::Pz::create(&rig.client.ia).unwrap();
+    let elsewhere = doorbell::Pz::new(&rig.client.ia).unwrap();
     let (mut srq, mut received, mut pair) = rig.pooled(8);
     let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap();
     let mut outside = SendPool::new(&rig.client.ia, &elsewhere, 1, SIZE).unwrap();
@@ -427,7 +427,7 @@ fn each_send_of_a_pool_is_checked() {
     }
     let buf = pool.take().unwrap();
     let Rig { server, client } = rig;
-    client.ia.close(CloseFlags::Abrupt).unwrap();
+    drop(client.ia);
     let (_buf, error) = pool.send(&mut pair.client, buf, 8, NONE).unwrap_err();
     assert!(matches!(error, PostError::Stale(_)), "{error}");
     drop((server, pair, received));

@@ -3,8 +3,8 @@
 //! faults of the software device belong to the process.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, Counter, DatagramEventKind, DtoStatus, Ep, EpAttr,
-    EpCounter, EpState, Event, Ia, IaCounter, Psp, Qos, RecvPool, ReturnType, ServiceType,
+    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, Counter, DatagramEventKind, DtoStatus,
+    Ep, EpAttr, EpCounter, EpState, Event, Ia, IaCounter, Psp, RecvPool, ReturnType, ServiceType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
@@ -64,7 +64,9 @@ fn a_connect_without_a_route_ends_in_an_event() {
     rig.client.ia.take_counters(IaCounter::ALL).unwrap();
     for connects in 1..=3 {
         refuse("resolve_addr", libc::EHOSTUNREACH);
-        client.connect(rig.server.ia.address(), 1, Some(LONG), &[], Qos::BestEffort).unwrap();
+        client
+            .connect_with((rig.server.ia.address(), 1).into(), ConnectOptions::new().timeout(LONG))
+            .unwrap();
         expect_connection(&rig.client.connect, &client, ConnectionEventKind::Unreachable);
         assert_eq!(client.state(), EpState::Disconnected);
         assert_eq!(counted(&rig.client.ia, IaCounter::CmErr), 1);
@@ -81,11 +83,14 @@ fn a_connect_without_a_route_ends_in_an_event() {
 fn a_connect_that_fails_on_its_way_ends_in_an_event() {
     let rig = Rig::new();
     let mut client = rig.client.ep(&EpAttr::default());
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     rig.client.ia.take_counters(IaCounter::ALL).unwrap();
     for (step, sent) in [("resolve_route", 0), ("connect", 0), ("establish", 1)] {
         refuse(step, libc::EIO);
-        client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        client
+            .connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG))
+            .unwrap();
         let mut server = rig.server.ep(&EpAttr::default());
         if sent == 1 {
             connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
@@ -112,12 +117,15 @@ fn a_connect_asks_again_for_a_host_that_does_not_answer() {
     let mut client = rig.client.ep(&EpAttr::default());
     let ud = EpAttr { service_type: ServiceType::Ud, ..EpAttr::default() };
     let (server_ud, client_ud) = (rig.server.ep(&ud), rig.client.ep(&ud));
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     rig.client.ia.take_counters(IaCounter::ALL).unwrap();
 
     assert_eq!(order("fault deaf*14"), 0);
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
-    client_ud.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
+    client_ud
+        .connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG))
+        .unwrap();
     let mut events = [(); 2].map(|()| next(&rig.client.connect));
     events.sort_by_key(|event| matches!(event, Event::Datagram(_)));
     let [Event::NotConnected(connection), Event::Datagram(datagrams)] = events else {
@@ -134,7 +142,9 @@ fn a_connect_asks_again_for_a_host_that_does_not_answer() {
     assert_eq!(counted(&rig.client.ia, IaCounter::CmErrTimeout), 0);
 
     assert_eq!(order("fault deaf*3"), 0);
-    client_ud.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client_ud
+        .connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG))
+        .unwrap();
     connection_request(&rig.server.cr).cr.accept(&server_ud, &[]).unwrap();
     let event = datagram(&rig.client.connect);
     assert!(matches!(event.kind, DatagramEventKind::Established { active: true, .. }), "{event:?}");
@@ -239,8 +249,8 @@ fn an_ep_on_an_srq_starts_over_later() {
             let got = rig.deliver(&mut pair, 8);
             assert_eq!((got.status, got.cookie), (DtoStatus::Success, cookie), "{refused}");
         }
-        pair.server.free().unwrap();
-        srq.free().unwrap();
+        pair.server.close().unwrap();
+        srq.close().unwrap();
     }
 }
 
@@ -272,12 +282,15 @@ fn a_setup_ends_with_each_event_of_a_failure() {
     use ConnectionEventKind::{NonPeerRejected, Unreachable};
     let rig = Rig::new();
     let mut client = rig.client.ep(&EpAttr::default());
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     // ADDR_RESOLVED, ROUTE_RESOLVED and CONNECT_RESPONSE come as ADDR_ERROR, ROUTE_ERROR and
     // CONNECT_ERROR.
     for (fault, kind) in [(0x0001, Unreachable), (0x0203, Unreachable), (0x0506, NonPeerRejected)] {
         assert_eq!(order(&format!("fault event={fault}")), 0);
-        client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        client
+            .connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG))
+            .unwrap();
         let server = rig.server.ep(&EpAttr::default());
         if kind == NonPeerRejected {
             connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
@@ -310,7 +323,7 @@ fn a_freed_ep_gives_back_the_buffers_that_the_device_forgets() {
     let mut pair = rig.connect_plain(&EpAttr::default());
     assert_eq!((pool.refill(&mut pair.server).unwrap(), pool.posted()), (4, 4));
     assert_eq!(order("fault stale"), 0);
-    pair.server.free().unwrap();
+    pair.server.close().unwrap();
     assert_eq!(pool.posted(), 0);
     assert_eq!(order("step"), 0);
 }

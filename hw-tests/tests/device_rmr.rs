@@ -1,10 +1,11 @@
 //! RMRs: remote keys for part of an LMR, bound and unbound; Sends that invalidate them; RDMA Reads
 //! into them.
 
+use doorbell::inside::EpEvds;
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, Count, DtoOp, DtoStatus, Ep, EpAttr, EpEvds, Evd,
-    EvdCounter, EvdFlags, Event, Lmr, LmrTriplet, MemPriv, Pz, ReturnType, Rmr, RmrBind, RmrBindCompletion,
-    RmrScope, RmrTriplet, VaType,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, Evd, EvdCounter,
+    EvdFlags, Event, Lmr, LmrTriplet, MemPriv, Pz, ReturnType, Rmr, RmrBind, RmrBindCompletion, RmrScope,
+    RmrTriplet, VaType,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -67,8 +68,7 @@ fn rw() -> MemPriv {
 fn pair() -> (Rig, Pair, Lmr) {
     let rig = Rig::new();
     let pair = rig.connect_plain(&EpAttr::default());
-    let lmr = Lmr::create(&rig.server.ia, &rig.server.pz, 8192, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE)
-        .unwrap();
+    let lmr = Lmr::builder(&rig.server.ia, &rig.server.pz).allocate(8192).unwrap();
     (rig, pair, lmr)
 }
 
@@ -119,10 +119,10 @@ fn bytes(lmr: &Lmr, offset: usize, len: usize) -> Vec<u8> {
 }
 
 fn a_peer_gets_nothing_outside_the_window() {
-    for make in [Rmr::create, Rmr::create_for_ep] {
+    for scope in [RmrScope::Pz, RmrScope::Ep] {
         for outside in [-1_i64, 1] {
             let (rig, mut pair, lmr) = pair();
-            let mut rmr = make(&rig.server.pz).unwrap();
+            let mut rmr = Rmr::new(&rig.server.pz, scope).unwrap();
             let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 100, 50));
             let target = remote(lmr.address().wrapping_add_signed(100 + outside), 50, context);
             assert_eq!(write(&rig, &mut pair, &[1; 50], target), DtoStatus::RemoteAccess);
@@ -133,9 +133,9 @@ fn a_peer_gets_nothing_outside_the_window() {
 }
 
 fn a_window_for_reading_is_not_written() {
-    for make in [Rmr::create, Rmr::create_for_ep] {
+    for scope in [RmrScope::Pz, RmrScope::Ep] {
         let (rig, mut pair, lmr) = pair();
-        let mut rmr = make(&rig.server.pz).unwrap();
+        let mut rmr = Rmr::new(&rig.server.pz, scope).unwrap();
         let only_read = RmrBind { privileges: MemPriv::REMOTE_READ, ..to(&lmr, 0, 64) };
         let context = bind(&rig, &mut pair, &mut rmr, only_read);
         let target = remote(lmr.address(), 8, context);
@@ -146,9 +146,9 @@ fn a_window_for_reading_is_not_written() {
 }
 
 fn binding_again_moves_the_window() {
-    for make in [Rmr::create, Rmr::create_for_ep] {
+    for scope in [RmrScope::Pz, RmrScope::Ep] {
         let (rig, mut pair, lmr) = pair();
-        let mut rmr = make(&rig.server.pz).unwrap();
+        let mut rmr = Rmr::new(&rig.server.pz, scope).unwrap();
         let first = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
         let mut last = first;
         for i in 1..6 {
@@ -165,9 +165,9 @@ fn binding_again_moves_the_window() {
 }
 
 fn binding_to_nothing_takes_the_context_back() {
-    for make in [Rmr::create, Rmr::create_for_ep] {
+    for scope in [RmrScope::Pz, RmrScope::Ep] {
         let (rig, mut pair, lmr) = pair();
-        let mut rmr = make(&rig.server.pz).unwrap();
+        let mut rmr = Rmr::new(&rig.server.pz, scope).unwrap();
         // Unbinding an RMR that is not bound is no error.
         bind(&rig, &mut pair, &mut rmr, nothing(&lmr));
         let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
@@ -183,17 +183,17 @@ fn binding_to_nothing_takes_the_context_back() {
 }
 
 fn freeing_takes_the_context_back() {
-    for make in [Rmr::create, Rmr::create_for_ep] {
+    for scope in [RmrScope::Pz, RmrScope::Ep] {
         let (rig, mut pair, lmr) = pair();
-        let mut rmr = make(&rig.server.pz).unwrap();
+        let mut rmr = Rmr::new(&rig.server.pz, scope).unwrap();
         let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
-        rmr.free().unwrap();
+        rmr.close().unwrap();
         assert_eq!(
             write(&rig, &mut pair, b"dead", remote(lmr.address(), 4, context)),
             DtoStatus::RemoteAccess
         );
         assert_eq!(bytes(&lmr, 0, 4), [0; 4]);
-        lmr.free().unwrap();
+        lmr.close().unwrap();
     }
 }
 
@@ -205,8 +205,11 @@ fn a_send_with_invalidate_takes_the_context_back() {
         let attr = EpAttr::default();
         let server = if on_srq { rig.server.srq_ep(&srq, &attr) } else { rig.server.ep(&attr) };
         let mut pair = rig.connect(server, rig.client.ep(&attr));
-        let lmr = Lmr::create(&rig.server.ia, &rig.server.pz, 4096, MemPriv::LOCAL_WRITE).unwrap();
-        let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
+        let lmr = Lmr::builder(&rig.server.ia, &rig.server.pz)
+            .privileges(MemPriv::LOCAL_WRITE)
+            .allocate(4096)
+            .unwrap();
+        let mut rmr = Rmr::new(&rig.server.pz, RmrScope::Ep).unwrap();
         assert_eq!(rmr.query().unwrap().scope, RmrScope::Ep);
         let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
         assert_eq!(write(&rig, &mut pair, b"mine", remote(lmr.address(), 4, context)), DtoStatus::Success);
@@ -249,7 +252,7 @@ fn a_send_with_invalidate_takes_the_context_back() {
 /// The event of the invalidating message has not been reaped yet.
 fn an_rmr_that_the_peer_invalidated_is_bound_again() {
     let (rig, mut pair, lmr) = pair();
-    let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
+    let mut rmr = Rmr::new(&rig.server.pz, RmrScope::Ep).unwrap();
     let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
     pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 3, NONE).unwrap();
     pair.client.post_send_with_invalidate(&[rig.client.lmr.triplet(0, 4)], 4, context, NONE).unwrap();
@@ -263,7 +266,7 @@ fn an_rmr_that_the_peer_invalidated_is_bound_again() {
 
 fn invalidating_a_foreign_key_breaks_the_connection() {
     let (rig, mut pair, lmr) = pair();
-    let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
+    let mut rmr = Rmr::new(&rig.server.pz, RmrScope::Ep).unwrap();
     let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
     pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 3, NONE).unwrap();
     let wrong = context ^ 0x0010_0000;
@@ -275,14 +278,14 @@ fn invalidating_a_foreign_key_breaks_the_connection() {
 
 fn a_zero_based_rmr_counts_from_its_start() {
     let (rig, mut pair, lmr) = pair();
-    let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
+    let mut rmr = Rmr::new(&rig.server.pz, RmrScope::Ep).unwrap();
     let zero_based = RmrBind { va_type: VaType::ZeroBased, ..to(&lmr, 256, 64) };
     let context = bind(&rig, &mut pair, &mut rmr, zero_based);
     assert_eq!(rmr.query().unwrap().va_type, VaType::ZeroBased);
     assert_eq!(write(&rig, &mut pair, b"at 10", remote(10, 5, context)), DtoStatus::Success);
     assert_eq!(bytes(&lmr, 266, 5), b"at 10");
     if rmr.query().unwrap().scope == RmrScope::Ep {
-        let mut of_pz = Rmr::create(&rig.server.pz).unwrap();
+        let mut of_pz = Rmr::new(&rig.server.pz, RmrScope::Pz).unwrap();
         if of_pz.query().unwrap().scope == RmrScope::Pz {
             let refused = of_pz.bind(&mut pair.server, zero_based, 0, NONE);
             assert_eq!(refused.unwrap_err().return_type(), ReturnType::ModelNotSupported);
@@ -291,10 +294,10 @@ fn a_zero_based_rmr_counts_from_its_start() {
 }
 
 fn an_rmr_moves_to_another_connection() {
-    for make in [Rmr::create, Rmr::create_for_ep] {
+    for scope in [RmrScope::Pz, RmrScope::Ep] {
         let (rig, mut first, lmr) = pair();
         let mut second = rig.connect_plain(&EpAttr::default());
-        let mut rmr = make(&rig.server.pz).unwrap();
+        let mut rmr = Rmr::new(&rig.server.pz, scope).unwrap();
         bind(&rig, &mut first, &mut rmr, to(&lmr, 0, 64));
         let context = bind(&rig, &mut second, &mut rmr, to(&lmr, 64, 64));
         assert_eq!(
@@ -303,7 +306,7 @@ fn an_rmr_moves_to_another_connection() {
         );
         // Freeing the EP unbinds the window; the RMR stays.
         let Pair { server, client } = second;
-        server.free().unwrap();
+        server.close().unwrap();
         drop(client);
         let context = bind(&rig, &mut first, &mut rmr, to(&lmr, 128, 64));
         assert_eq!(
@@ -317,7 +320,7 @@ fn an_rmr_moves_to_another_connection() {
 fn binds_that_cannot_be_are_refused() {
     let (rig, mut pair, lmr) = pair();
     let server = &rig.server;
-    let mut rmr = Rmr::create(&server.pz).unwrap();
+    let mut rmr = Rmr::new(&server.pz, RmrScope::Pz).unwrap();
     let mut refused = |ep: &mut Ep, to: RmrBind<'_>, flags| code(rmr.bind(ep, to, 0, flags));
     let ep = &mut pair.server;
     // INVALID_PARAMETER (ARG3): memory outside of the LMR, or the context of another LMR.
@@ -328,14 +331,15 @@ fn binds_that_cannot_be_are_refused() {
     assert_eq!(refused(ep, to(&lmr, 0, 8), CompletionFlags::UNSIGNALLED), dat::INVALID_ARG8);
     assert_eq!(refused(ep, to(&lmr, 0, 8), CompletionFlags::SOLICITED_WAIT), dat::INVALID_ARG8);
     // PRIVILEGES_VIOLATION: peers could write memory that this side may not write.
-    let for_reading = Lmr::create(&server.ia, &server.pz, 64, MemPriv::LOCAL_READ).unwrap();
+    let for_reading =
+        Lmr::builder(&server.ia, &server.pz).privileges(MemPriv::LOCAL_READ).allocate(64).unwrap();
     assert_eq!(refused(ep, to(&for_reading, 0, 8), NONE), dat::PRIVILEGES_RDMA_WRITE);
     let read_only = RmrBind { privileges: MemPriv::REMOTE_READ, ..to(&for_reading, 0, 8) };
     // PROTECTION_VIOLATION: the PZ of the LMR or of the EP differs.
-    let pz = Pz::create(&server.ia).unwrap();
-    let elsewhere = Lmr::create(&server.ia, &pz, 64, all_privileges()).unwrap();
+    let pz = Pz::new(&server.ia).unwrap();
+    let elsewhere = Lmr::builder(&server.ia, &pz).privileges(all_privileges()).allocate(64).unwrap();
     assert_eq!(refused(ep, to(&elsewhere, 0, 8), NONE), dat::PROTECTION_RDMA_WRITE);
-    let mut stranger = Ep::create(&server.ia, &pz, server.evds(), None).unwrap();
+    let mut stranger = Ep::builder(&server.ia, &pz).evds(server.evds()).build().unwrap();
     assert_eq!(refused(&mut stranger, to(&lmr, 0, 8), NONE), dat::PROTECTION_RDMA_WRITE);
     // INVALID_STATE (EP_UNCONNECTED).
     let mut idle = server.ep(&EpAttr::default());
@@ -347,32 +351,32 @@ fn binds_that_cannot_be_are_refused() {
 }
 
 fn an_lmr_under_a_window_stays() {
-    for make in [Rmr::create, Rmr::create_for_ep] {
+    for scope in [RmrScope::Pz, RmrScope::Ep] {
         let (rig, mut pair, lmr) = pair();
-        let mut rmr = make(&rig.server.pz).unwrap();
+        let mut rmr = Rmr::new(&rig.server.pz, scope).unwrap();
         let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
-        let refused = lmr.free().unwrap_err();
+        let refused = lmr.close().unwrap_err();
         assert_eq!(refused.error.code(), dat::INVALID_STATE_LMR_IN_USE);
         let lmr = refused.object;
         assert_eq!(write(&rig, &mut pair, b"stays", remote(lmr.address(), 5, context)), DtoStatus::Success);
         bind(&rig, &mut pair, &mut rmr, nothing(&lmr));
-        lmr.free().unwrap();
+        lmr.close().unwrap();
     }
 }
 
 fn a_pz_with_an_rmr_stays() {
     let side = one_side();
-    let pz = Pz::create(&side.ia).unwrap();
-    let rmr = Rmr::create(&pz).unwrap();
-    let refused = pz.free().unwrap_err();
+    let pz = Pz::new(&side.ia).unwrap();
+    let rmr = Rmr::new(&pz, RmrScope::Pz).unwrap();
+    let refused = pz.close().unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_STATE_PZ_IN_USE);
-    rmr.free().unwrap();
-    refused.object.free().unwrap();
+    rmr.close().unwrap();
+    refused.object.close().unwrap();
 }
 
 fn binds_complete_in_their_turn() {
     let (rig, mut pair, lmr) = pair();
-    let mut rmrs: Vec<_> = (0..3).map(|_| Rmr::create(&rig.server.pz).unwrap()).collect();
+    let mut rmrs: Vec<_> = (0..3).map(|_| Rmr::new(&rig.server.pz, RmrScope::Pz).unwrap()).collect();
     pair.client.post_recv(&[rig.client.lmr.triplet(0, 64)], 0, NONE).unwrap();
     let mut contexts = Vec::new();
     for (i, rmr) in rmrs.iter_mut().enumerate() {
@@ -402,7 +406,7 @@ fn found_by_polls(evd: &Evd) -> u64 {
 /// completion before it knows that an RMR is concerned. A request behind it comes after it.
 fn the_first_dequeue_finds_a_finished_bind() {
     let (rig, mut pair, lmr) = pair();
-    let mut rmr = Rmr::create(&rig.server.pz).unwrap();
+    let mut rmr = Rmr::new(&rig.server.pz, RmrScope::Pz).unwrap();
     for request in [CompletionFlags::SUPPRESS, NONE] {
         pair.client.post_recv(&[rig.client.lmr.triplet(0, 64)], 0, NONE).unwrap();
         rmr.bind(&mut pair.server, to(&lmr, 0, 64), 7, NONE).unwrap();
@@ -425,14 +429,14 @@ fn the_first_dequeue_finds_a_finished_bind() {
 fn a_finished_bind_leaves_later_requests_in_the_cq() {
     let rig = Rig::new();
     let server = &rig.server;
-    let requests = Evd::create(&server.ia, 1, None, EvdFlags::DTO).unwrap();
-    let more = 3 * requests.query().unwrap().qlen as u64;
+    let requests = Evd::new(&server.ia, 1, EvdFlags::DTO).unwrap();
+    let more = 3 * requests.query().unwrap().depth as u64;
     let evds = EpEvds { request: Some(&requests), ..server.evds() };
-    let attr = EpAttr { max_request_dtos: more as Count + 1, ..EpAttr::default() };
-    let ep = Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap();
+    let attr = EpAttr { request_depth: more as u32 + 1, ..EpAttr::default() };
+    let ep = Ep::builder(&server.ia, &server.pz).evds(evds).attributes(&attr).build().unwrap();
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
-    let lmr = Lmr::create(&server.ia, &server.pz, 4096, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE).unwrap();
-    let mut rmr = Rmr::create(&server.pz).unwrap();
+    let lmr = Lmr::builder(&server.ia, &server.pz).allocate(4096).unwrap();
+    let mut rmr = Rmr::new(&server.pz, RmrScope::Pz).unwrap();
     // Receives are posted first: their EVD is another one.
     pair.server.post_recv(&[server.lmr.triplet(0, 64)], 0, NONE).unwrap();
     pair.client.post_recv(&[rig.client.lmr.triplet(0, 64)], 0, NONE).unwrap();
@@ -463,9 +467,9 @@ fn a_finished_bind_leaves_later_requests_in_the_cq() {
 }
 
 fn a_suppressed_bind_makes_no_event() {
-    for make in [Rmr::create, Rmr::create_for_ep] {
+    for scope in [RmrScope::Pz, RmrScope::Ep] {
         let (rig, mut pair, lmr) = pair();
-        let mut rmr = make(&rig.server.pz).unwrap();
+        let mut rmr = Rmr::new(&rig.server.pz, scope).unwrap();
         for i in 0..40 {
             // More binds than the queue holds: completed binds release their entries.
             let suppress = CompletionFlags::SUPPRESS;
@@ -488,21 +492,21 @@ fn a_suppressed_bind_makes_no_event() {
 
 fn a_bind_on_a_disconnected_ep_is_flushed() {
     let (rig, mut pair, lmr) = pair();
-    let mut rmr = Rmr::create(&rig.server.pz).unwrap();
+    let mut rmr = Rmr::new(&rig.server.pz, RmrScope::Pz).unwrap();
     rig.disconnect(&pair);
     rmr.bind(&mut pair.server, to(&lmr, 0, 64), 5, NONE).unwrap();
     let event = bound(&rig.server.request);
     assert_eq!((event.rmr, event.cookie, event.status), (rmr.id(), 5, DtoStatus::Flushed));
     assert_eq!(rmr.query().unwrap().segment, LmrTriplet::default());
-    lmr.free().unwrap();
+    lmr.close().unwrap();
 }
 
 /// A bind under way at the end of its connection may or may not take effect; the RMR can be bound
 /// on the next connection in either case.
 fn a_window_survives_a_flushed_bind() {
-    for make in [Rmr::create, Rmr::create_for_ep] {
+    for scope in [RmrScope::Pz, RmrScope::Ep] {
         let (rig, mut pair, lmr) = pair();
-        let mut rmr = make(&rig.server.pz).unwrap();
+        let mut rmr = Rmr::new(&rig.server.pz, scope).unwrap();
         bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
         pair.client.disconnect(CloseFlags::Abrupt).unwrap();
         // Until the server's EP is notified, binds go to a QP without a peer.
@@ -534,7 +538,7 @@ fn a_window_survives_a_flushed_bind() {
 
 fn a_read_lands_in_an_rmr() {
     let (rig, mut pair, lmr) = pair();
-    let mut rmr = Rmr::create_for_ep(&rig.server.pz).unwrap();
+    let mut rmr = Rmr::new(&rig.server.pz, RmrScope::Ep).unwrap();
     let zero_based = RmrBind { va_type: VaType::ZeroBased, ..to(&lmr, 512, 64) };
     let context = bind(&rig, &mut pair, &mut rmr, zero_based);
     rig.client.lmr.write(0, b"from the peer").unwrap();
@@ -561,7 +565,7 @@ fn a_read_lands_where_an_lmrs_rmr_context_says() {
 
 fn reads_into_what_peers_may_not_write_are_refused() {
     let (rig, mut pair, lmr) = pair();
-    let mut rmr = Rmr::create(&rig.server.pz).unwrap();
+    let mut rmr = Rmr::new(&rig.server.pz, RmrScope::Pz).unwrap();
     let from = remote(rig.client.lmr.address(), 16, rig.client.lmr.rmr_context());
     let refused = |pair: &mut Pair, local| code(pair.server.post_rdma_read_to_rmr(local, 0, from, NONE));
     let unbound = remote(lmr.address(), 16, rmr.query().unwrap().rmr_context);
@@ -583,20 +587,20 @@ fn reads_into_what_peers_may_not_write_are_refused() {
 
 fn an_ia_with_an_rmr_does_not_close_gracefully() {
     let ia = doorbell::Ia::open(&devices().unwrap().0).unwrap();
-    let pz = Pz::create(&ia).unwrap();
-    let rmr = Rmr::create(&pz).unwrap();
-    let refused = ia.close(CloseFlags::Graceful).unwrap_err();
+    let pz = Pz::new(&ia).unwrap();
+    let rmr = Rmr::new(&pz, RmrScope::Pz).unwrap();
+    let refused = ia.close().unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_STATE_IA_IN_USE);
     assert!(refused.error.to_string().contains("RMR"));
-    refused.object.close(CloseFlags::Abrupt).unwrap();
+    drop(refused.object);
     assert_eq!(code(rmr.query()), dat::INVALID_HANDLE_RMR);
-    assert_eq!(code(rmr.free()), dat::INVALID_HANDLE_RMR);
+    assert_eq!(code(rmr.close()), dat::INVALID_HANDLE_RMR);
 }
 
 fn what_is_advertised_can_be_made() {
     let side = one_side();
     let attr = side.ia.attributes();
-    assert_eq!(Rmr::create(&side.pz).is_ok(), attr.max_rmrs > 0);
+    assert_eq!(Rmr::new(&side.pz, RmrScope::Pz).is_ok(), attr.max_rmrs > 0);
     if !attr.remote_invalidate {
         let mut ep = side.ep(&EpAttr::default());
         assert_eq!(code(ep.post_send_with_invalidate(&[], 0, 1, NONE)), dat::INVALID_STATE_EP_UNCONNECTED);

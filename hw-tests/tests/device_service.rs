@@ -1,9 +1,10 @@
 //! Where requests arrive: service points that create EPs, requests that are handed off, common
 //! service points.
 
+use doorbell::inside::{Comm, Csp};
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, Comm, CompletionFlags, ConnQual, ConnectionEventKind, Count,
-    CrArrival, Csp, Ep, EpAttr, EpChange, EpState, Evd, EvdFlags, Psp, Qos, Rsp,
+    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, CrArrival, Ep,
+    EpAttr, EpChange, EpState, Evd, EvdFlags, Psp, Rsp,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -42,16 +43,22 @@ const NONE: CompletionFlags = CompletionFlags::empty();
 /// A client connects to a PSP that creates EPs.
 #[track_caller]
 fn ask(rig: &Rig) -> (Psp, Ep, CrArrival) {
-    let (psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).provide_eps().build().unwrap();
+    let port = psp.port();
     assert!(psp.provides_eps());
     let client = rig.client.ep(&EpAttr::default());
-    let arrival = ask_at(rig, &client, qual);
+    let arrival = ask_at(rig, &client, port);
     (psp, client, arrival)
 }
 
 #[track_caller]
-fn ask_at(rig: &Rig, client: &Ep, qual: ConnQual) -> CrArrival {
-    client.connect(rig.server.ia.address(), qual, Some(LONG), b"who", Qos::BestEffort).unwrap();
+fn ask_at(rig: &Rig, client: &Ep, port: u16) -> CrArrival {
+    client
+        .connect_with(
+            (rig.server.ia.address(), port).into(),
+            ConnectOptions::new().timeout(LONG).private_data(b"who"),
+        )
+        .unwrap();
     connection_request(&rig.server.cr)
 }
 
@@ -70,7 +77,7 @@ fn configure(rig: &Rig, ep: &mut Ep) {
         recv: Some(Some(&side.recv)),
         request: Some(Some(&side.request)),
         connect: Some(Some(&side.connect)),
-        max_recv_dtos: Some(50),
+        recv_depth: Some(50),
         ..EpChange::default()
     })
     .unwrap();
@@ -83,7 +90,7 @@ fn a_provided_ep_is_changed_and_accepts() {
     assert_eq!(server.state(), EpState::TentativeConnectionPending);
     configure(&rig, &mut server);
     assert_eq!(server.state(), EpState::TentativeConnectionPending);
-    assert!(server.query().unwrap().attr.max_recv_dtos >= 50);
+    assert!(server.query().unwrap().attr.recv_depth >= 50);
     arrival.cr.accept(&server, &[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
     rig.send_and_read(&mut pair);
@@ -91,7 +98,7 @@ fn a_provided_ep_is_changed_and_accepts() {
     // From here on it behaves like any other EP.
     pair.server.reset().unwrap();
     assert_eq!(pair.server.state(), EpState::Unconnected);
-    pair.server.free().unwrap();
+    pair.server.close().unwrap();
 }
 
 fn a_provided_ep_does_nothing_else() {
@@ -101,9 +108,9 @@ fn a_provided_ep_does_nothing_else() {
     assert_eq!(code(ep.disconnect(CloseFlags::Abrupt)), dat::INVALID_STATE_EP_TENTCONNPENDING);
     assert_eq!(code(ep.reset()), dat::INVALID_STATE_EP_TENTCONNPENDING);
     assert_eq!(code(ep.post_send(&[], 0, NONE)), dat::INVALID_STATE_EP_TENTCONNPENDING);
-    let again = ep.connect(rig.server.ia.address(), psp.conn_qual(), None, &[], Qos::BestEffort);
+    let again = ep.connect((rig.server.ia.address(), psp.port()).into());
     assert_eq!(code(again), dat::INVALID_STATE_EP_TENTCONNPENDING);
-    let refused = ep.free().unwrap_err();
+    let refused = ep.close().unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_STATE_EP_TENTCONNPENDING);
     arrival.cr.reject(&[]).unwrap();
     drop(refused.object);
@@ -112,12 +119,13 @@ fn a_provided_ep_does_nothing_else() {
 fn a_request_that_nobody_looked_at_takes_its_ep_along() {
     let rig = Rig::new();
     let cr = rig.server.evd(EvdFlags::CR);
-    let (psp, qual) = Psp::create_any_providing(&rig.server.ia, &cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &cr).provide_eps().build().unwrap();
+    let port = psp.port();
     let client = rig.client.ep(&EpAttr::default());
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     until("the request is there", || cr.query().unwrap().queued == 1);
-    psp.free().unwrap();
-    cr.free().unwrap();
+    psp.close().unwrap();
+    cr.close().unwrap();
     assert_eq!(connection(&rig.client.connect).kind, ConnectionEventKind::PeerRejected);
 }
 
@@ -133,17 +141,18 @@ fn an_ep_answers_only_its_own_request() {
 
 fn a_request_is_handed_on_to_a_reserved_ep() {
     let rig = Rig::new();
-    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let here = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = here.port();
     let server = rig.server.ep(&EpAttr::default());
     let (rsp, to) = rig.server.reserve(&server);
     let client = rig.client.ep(&EpAttr::default());
-    ask_at(&rig, &client, qual).cr.hand_off(to).unwrap();
+    ask_at(&rig, &client, port).cr.hand_off(to).unwrap();
     let arrival = connection_request(&rig.server.cr);
     assert_eq!(arrival.sp, rsp.id());
     assert_eq!(server.state(), EpState::PassiveConnectionPending);
     // An RSP takes one request.
     let second = rig.client.ep(&EpAttr::default());
-    let refused = ask_at(&rig, &second, qual).cr.hand_off(to).unwrap_err();
+    let refused = ask_at(&rig, &second, port).cr.hand_off(to).unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_ARG2);
     arrival.cr.accept_reserved(&[]).unwrap();
     established(&rig, Pair { server, client });
@@ -151,11 +160,12 @@ fn a_request_is_handed_on_to_a_reserved_ep() {
 
 fn a_reserved_ep_is_free_after_its_request_went_on() {
     let rig = Rig::new();
-    let (_psp, to) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let to = psp.port();
     let server = rig.server.ep(&EpAttr::default());
-    let (_rsp, qual) = rig.server.reserve(&server);
+    let (_rsp, port) = rig.server.reserve(&server);
     let client = rig.client.ep(&EpAttr::default());
-    ask_at(&rig, &client, qual).cr.hand_off(to).unwrap();
+    ask_at(&rig, &client, port).cr.hand_off(to).unwrap();
     assert_eq!(server.state(), EpState::Unconnected);
     connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
     established(&rig, Pair { server, client });
@@ -178,27 +188,27 @@ struct HandedOff {
     server: Ep,
     client: Ep,
     /// The service point at which the request arrived.
-    from: (Psp, ConnQual),
-    to: (Rsp, ConnQual),
+    from: Psp,
+    to: (Rsp, u16),
 }
 
 fn hand_to_reserved(rig: &Rig) -> HandedOff {
     let other = again(rig, &server_device());
-    let from = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let from = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
     let server = other.ep(&EpAttr::default());
     let to = other.reserve(&server);
     let client = rig.client.ep(&EpAttr::default());
-    ask_at(rig, &client, from.1).cr.hand_off(to.1).unwrap();
+    ask_at(rig, &client, from.port()).cr.hand_off(to.1).unwrap();
     HandedOff { other, server, client, from, to }
 }
 
 fn a_request_is_handed_on_to_anothers_reserved_ep() {
     let mut rig = Rig::new();
-    let HandedOff { other, server, client, from: (_psp, qual), to: (_rsp, to) } = hand_to_reserved(&rig);
+    let HandedOff { other, server, client, from, to: (_rsp, to) } = hand_to_reserved(&rig);
     assert_eq!(server.state(), EpState::PassiveConnectionPending);
     // An RSP takes one request; the second request stays unchanged where it was.
     let second = rig.client.ep(&EpAttr::default());
-    let refused = ask_at(&rig, &second, qual).cr.hand_off(to).unwrap_err();
+    let refused = ask_at(&rig, &second, from.port()).cr.hand_off(to).unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_ARG2);
     refused.object.reject(b"no").unwrap();
     expect_connection(&rig.client.connect, &second, ConnectionEventKind::PeerRejected);
@@ -211,15 +221,17 @@ fn a_request_is_handed_on_to_anothers_reserved_ep() {
 fn a_request_is_handed_on_and_back() {
     let rig = Rig::new();
     let other = again(&rig, &rig.server.ia.address().to_string());
-    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    let (there, to) = Psp::create_any_providing(&other.ia, &other.cr).unwrap();
+    let here = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = here.port();
+    let there = Psp::builder(&other.ia, &other.cr).provide_eps().build().unwrap();
+    let to = there.port();
     let client = rig.client.ep(&EpAttr::default());
-    ask_at(&rig, &client, qual).cr.hand_off(to).unwrap();
+    ask_at(&rig, &client, port).cr.hand_off(to).unwrap();
     let arrival = connection_request(&other.cr);
     assert_eq!(arrival.sp, there.id());
     let provided = arrival.ep.unwrap();
     assert_eq!(provided.state(), EpState::TentativeConnectionPending);
-    arrival.cr.hand_off(qual).unwrap();
+    arrival.cr.hand_off(port).unwrap();
     assert_eq!(code(provided.query()), dat::INVALID_HANDLE_EP);
     let server = rig.server.ep(&EpAttr::default());
     connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
@@ -230,7 +242,7 @@ fn a_request_is_handed_on_and_back() {
 fn a_request_outlives_the_ia_that_handed_it_on() {
     let mut rig = Rig::new();
     let HandedOff { other, server, client, from: _psp, to: _rsp } = hand_to_reserved(&rig);
-    std::mem::replace(&mut rig.server, other).ia.close(CloseFlags::Abrupt).unwrap();
+    drop(std::mem::replace(&mut rig.server, other).ia);
     assert_eq!(server.state(), EpState::PassiveConnectionPending);
     connection_request(&rig.server.cr).cr.accept_reserved(&[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
@@ -239,10 +251,12 @@ fn a_request_outlives_the_ia_that_handed_it_on() {
 
 fn a_request_does_not_leave_its_device() {
     let rig = Rig::new();
-    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    let (_there, to) = Psp::create_any(&rig.client.ia, &rig.client.cr).unwrap();
+    let here = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = here.port();
+    let there = Psp::builder(&rig.client.ia, &rig.client.cr).build().unwrap();
+    let to = there.port();
     let client = rig.client.ep(&EpAttr::default());
-    let refused = ask_at(&rig, &client, qual).cr.hand_off(to).unwrap_err();
+    let refused = ask_at(&rig, &client, port).cr.hand_off(to).unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_ARG2);
     let text = refused.error.to_string();
     assert!(text.contains("cannot change its device"), "{text}");
@@ -256,12 +270,12 @@ fn a_common_service_point_takes_requests() {
     let rig = Rig::new();
     let side = &rig.server;
     let own = side.ia.address();
-    let csp = Csp::create(&side.ia, Comm::of(own), SocketAddr::new(own, 0), &side.cr).unwrap();
+    let csp = Csp::new(&side.ia, Comm::of(own), SocketAddr::new(own, 0), &side.cr).unwrap();
     let at = csp.address();
     assert_eq!(at.ip(), own);
     let client = rig.client.ep(&EpAttr::default());
-    assert_eq!(code(client.common_connect(SocketAddr::new(own, 0), None, &[])), dat::INVALID_ARG2);
-    client.common_connect(at, Some(LONG), b"who").unwrap();
+    assert_eq!(code(client.inner.common_connect(SocketAddr::new(own, 0), None, &[])), dat::INVALID_ARG2);
+    client.inner.common_connect(at, Some(LONG), b"who").unwrap();
     let arrival = connection_request(&side.cr);
     assert_eq!((arrival.sp, arrival.conn_qual), (csp.id(), at.port().into()));
     assert_eq!(&arrival.cr.private_data()[..3], b"who");
@@ -269,9 +283,9 @@ fn a_common_service_point_takes_requests() {
     arrival.cr.accept(&server, &[]).unwrap();
     let mut pair = established(&rig, Pair { server, client });
     rig.send_and_read(&mut pair);
-    csp.free().unwrap();
+    csp.close().unwrap();
     let late = rig.client.ep(&EpAttr::default());
-    late.common_connect(at, Some(LONG), &[]).unwrap();
+    late.inner.common_connect(at, Some(LONG), &[]).unwrap();
     assert_eq!(connection(&rig.client.connect).kind, ConnectionEventKind::NonPeerRejected);
 }
 
@@ -280,17 +294,17 @@ fn a_common_service_point_listens_where_it_says() {
     let side = &rig.server;
     let own = side.ia.address();
     let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-    let csp = Csp::create(&side.ia, Comm { protocol: 0, ..Comm::of(own) }, any, &side.cr).unwrap();
-    let refused = Csp::create(&side.ia, csp.comm(), csp.address(), &side.cr);
+    let csp = Csp::new(&side.ia, Comm { protocol: 0, ..Comm::of(own) }, any, &side.cr).unwrap();
+    let refused = Csp::new(&side.ia, csp.comm(), csp.address(), &side.cr);
     assert_eq!(code(refused), dat::PORT_IN_USE);
     // PSPs and common service points listen at the same ports.
-    let refused = Psp::create(&side.ia, csp.address().port().into(), &side.cr);
+    let refused = Psp::builder(&side.ia, &side.cr).port(csp.address().port()).build();
     assert_eq!(code(refused), dat::CONN_QUAL_IN_USE);
-    let (psp, qual) = Psp::create_any(&side.ia, &side.cr).unwrap();
-    let at = SocketAddr::new(own, u16::try_from(qual).unwrap());
-    assert_eq!(code(Csp::create(&side.ia, csp.comm(), at, &side.cr)), dat::PORT_IN_USE);
+    let psp = Psp::builder(&side.ia, &side.cr).build().unwrap();
+    let at = psp.address();
+    assert_eq!(code(Csp::new(&side.ia, csp.comm(), at, &side.cr)), dat::PORT_IN_USE);
     let client = rig.client.ep(&EpAttr::default());
-    client.common_connect(at, Some(LONG), &[]).unwrap();
+    client.inner.common_connect(at, Some(LONG), &[]).unwrap();
     assert_eq!(connection_request(&side.cr).sp, psp.id());
 }
 
@@ -301,19 +315,19 @@ fn other_communicators_and_addresses_are_refused() {
     let at = SocketAddr::new(own, 0);
     for comm in [Comm { kind: can.kind + 1, ..can }, Comm { domain: 1, ..can }, Comm { protocol: 17, ..can }]
     {
-        assert_eq!(code(Csp::create(&side.ia, comm, at, &side.cr)), dat::COMM_NOT_SUPPORTED);
+        assert_eq!(code(Csp::new(&side.ia, comm, at, &side.cr)), dat::COMM_NOT_SUPPORTED);
     }
     let elsewhere = SocketAddr::new(Ipv4Addr::new(203, 0, 113, 1).into(), 0);
-    assert_eq!(code(Csp::create(&side.ia, can, elsewhere, &side.cr)), dat::INVALID_ADDRESS_UNSUPPORTED);
-    assert_eq!(code(Csp::create(&side.ia, can, at, &side.connect)), dat::INVALID_HANDLE_EVD_CR);
+    assert_eq!(code(Csp::new(&side.ia, can, elsewhere, &side.cr)), dat::INVALID_ADDRESS_UNSUPPORTED);
+    assert_eq!(code(Csp::new(&side.ia, can, at, &side.connect)), dat::INVALID_HANDLE_EVD_CR);
 }
 
 fn a_reserved_ep_that_another_replaces_is_free() {
     let rig = Rig::new();
     let reserved = rig.server.ep(&EpAttr::default());
-    let (_rsp, qual) = rig.server.reserve(&reserved);
+    let (_rsp, port) = rig.server.reserve(&reserved);
     let client = rig.client.ep(&EpAttr::default());
-    let arrival = ask_at(&rig, &client, qual);
+    let arrival = ask_at(&rig, &client, port);
     let server = rig.server.ep(&EpAttr::default());
     arrival.cr.accept(&server, &[]).unwrap();
     established(&rig, Pair { server, client });
@@ -324,16 +338,16 @@ fn an_ep_follows_another_to_its_service() {
     let rig = Rig::new();
     let side = &rig.server;
     let csp =
-        Csp::create(&side.ia, Comm::of(side.ia.address()), SocketAddr::new(side.ia.address(), 0), &side.cr);
+        Csp::new(&side.ia, Comm::of(side.ia.address()), SocketAddr::new(side.ia.address(), 0), &side.cr);
     let csp = csp.unwrap();
     let first = rig.client.ep(&EpAttr::default());
     let second = rig.client.ep(&EpAttr::default());
-    assert_eq!(code(second.dup_connect(&first, None, &[])), dat::INVALID_STATE_EP_UNCONNECTED);
-    first.common_connect(csp.address(), Some(LONG), &[]).unwrap();
+    assert_eq!(code(second.inner.dup_connect(&first.inner, None, &[])), dat::INVALID_STATE_EP_UNCONNECTED);
+    first.inner.common_connect(csp.address(), Some(LONG), &[]).unwrap();
     let server = side.ep(&EpAttr::default());
     connection_request(&side.cr).cr.accept(&server, &[]).unwrap();
     let _first = established(&rig, Pair { server, client: first });
-    second.dup_connect(&_first.client, Some(LONG), &[]).unwrap();
+    second.inner.dup_connect(&_first.client.inner, Some(LONG), &[]).unwrap();
     let server = side.ep(&EpAttr::default());
     let arrival = connection_request(&side.cr);
     assert_eq!(arrival.sp, csp.id());
@@ -346,13 +360,16 @@ fn an_ep_follows_another_to_its_service() {
 fn requests_that_an_evd_has_no_room_for_are_rejected() {
     const ROOM: usize = 8;
     let rig = Rig::new();
-    let cr = Evd::create(&rig.server.ia, 8, None, EvdFlags::CR).unwrap();
-    assert_eq!(cr.query().unwrap().qlen, ROOM as Count);
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &cr).unwrap();
+    let cr = Evd::new(&rig.server.ia, 8, EvdFlags::CR).unwrap();
+    assert_eq!(cr.query().unwrap().depth, ROOM);
+    let psp = Psp::builder(&rig.server.ia, &cr).build().unwrap();
+    let port = psp.port();
     let flood = |n: usize, rejected: usize| {
         let clients: Vec<_> = (0..n).map(|_| rig.client.ep(&EpAttr::default())).collect();
         for client in &clients {
-            client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+            client
+                .connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG))
+                .unwrap();
         }
         for _ in 0..rejected {
             let kind = connection(&rig.client.connect).kind;

@@ -1,10 +1,10 @@
 //! Events caused by completions on EVDs that nobody looks at: a program that waits on the connect
 //! EVD or the asynchronous EVD only, directly or through a CNO, still gets them.
 
+use doorbell::inside::EpEvds;
 use doorbell::{
     AsyncKind, AsyncObject, Cno, CompletionFlags, ConnectionEventKind, DatagramEventKind, DtoStatus, Ep,
-    EpAttr, EpEvds, EpState, Evd, EvdCounter, EvdFlags, Event, Ia, ReturnType, RmrTriplet, ServiceType,
-    WATERMARK_INFINITE, reason,
+    EpAttr, EpState, Evd, EvdCounter, EvdFlags, Event, Ia, ReturnType, RmrTriplet, ServiceType, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, tests};
@@ -77,7 +77,7 @@ fn connect_with(
 ) -> Pair {
     let make = |side: &Side, (recv, request): (Option<&Evd>, Option<&Evd>), attr: &EpAttr| {
         let evds = EpEvds { recv, request, connect: Some(&side.connect) };
-        Ep::create(&side.ia, &side.pz, evds, Some(attr)).unwrap()
+        Ep::builder(&side.ia, &side.pz).evds(evds).attributes(attr).build().unwrap()
     };
     rig.connect(make(&rig.server, server, attr), make(&rig.client, client, &EpAttr::default()))
 }
@@ -111,8 +111,8 @@ fn a_too_long_message_is_reported_without_dto_evds() {
 fn a_too_long_message_is_reported_through_a_cno() {
     let rig = Rig::new();
     let mut pair = plain_pair(&rig);
-    let server = Cno::create(&rig.server.ia).unwrap();
-    let client = Cno::create_with_fd(&rig.client.ia).unwrap();
+    let server = Cno::new(&rig.server.ia).unwrap();
+    let client = Cno::with_fd(&rig.client.ia).unwrap();
     rig.server.connect.set_cno(Some(&server)).unwrap();
     rig.client.connect.set_cno(Some(&client)).unwrap();
     send(&rig, &mut pair, TOO_LONG);
@@ -180,7 +180,7 @@ fn blocked(evd: &Evd) -> bool {
 /// Also if the EVD's CNO is disabled.
 fn a_break_is_reported_after_a_cno_left() {
     let rig = Rig::new();
-    let (server, client) = (Cno::create(&rig.server.ia).unwrap(), Cno::create(&rig.client.ia).unwrap());
+    let (server, client) = (Cno::new(&rig.server.ia).unwrap(), Cno::new(&rig.client.ia).unwrap());
     let mut pair = plain_pair(&rig);
     rig.server.recv.set_cno(Some(&server)).unwrap();
     rig.client.request.set_cno(Some(&client)).unwrap();
@@ -266,7 +266,7 @@ fn the_soft_watermark_is_told() {
     rig.server.post(&mut srq, 16, 64, 0, 0);
     let mut pair = rig.connect_srq(&srq);
     for _ in 0..3 {
-        pair.server.set_watermark(0, WATERMARK_INFINITE).unwrap();
+        pair.server.set_watermark(Some(0), None).unwrap();
         send(&rig, &mut pair, 8);
         expect_soft(&rig.server.ia, &pair.server);
         send(&rig, &mut pair, 8);
@@ -284,7 +284,7 @@ fn the_soft_watermark_of_a_new_ep_is_told() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
     rig.server.post(&mut srq, 4, 64, 0, 0);
-    let attr = EpAttr { srq_soft_hw: 0, ..EpAttr::default() };
+    let attr = EpAttr { soft_high_watermark: Some(0), ..EpAttr::default() };
     let mut pair = rig.connect(rig.server.srq_ep(&srq, &attr), rig.client.ep(&EpAttr::default()));
     send(&rig, &mut pair, 8);
     expect_soft(&rig.server.ia, &pair.server);
@@ -299,7 +299,7 @@ fn the_soft_watermark_is_told_by_a_dequeue() {
     let attr = EpAttr { recv_completion_flags: CompletionFlags::SOLICITED_WAIT, ..EpAttr::default() };
     let mut pair = rig.connect(rig.server.srq_ep(&srq, &attr), rig.client.ep(&EpAttr::default()));
     for cookie in 0..4 {
-        pair.server.set_watermark(0, WATERMARK_INFINITE).unwrap();
+        pair.server.set_watermark(Some(0), None).unwrap();
         assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
         let mut event = None;
         until("the message is there", || {
@@ -320,11 +320,11 @@ fn the_hard_watermark_is_told_to_both_ends() {
     for before in [false, true] {
         let mut server = rig.server.srq_ep(&srq, &EpAttr::default());
         if before {
-            server.set_watermark(WATERMARK_INFINITE, 0).unwrap();
+            server.set_watermark(None, Some(0)).unwrap();
         }
         let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
         if !before {
-            pair.server.set_watermark(WATERMARK_INFINITE, 0).unwrap();
+            pair.server.set_watermark(None, Some(0)).unwrap();
         }
         send(&rig, &mut pair, 8);
         expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Broken);
@@ -357,13 +357,13 @@ fn nothing_wakes_the_provider_while_nothing_happens() {
     rig.server.post(&mut srq, 16, 64, 0, 0);
     let mut plain = plain_pair(&rig);
     let mut marked = rig.connect_srq(&srq);
-    marked.server.set_watermark(0, 5).unwrap();
+    marked.server.set_watermark(Some(0), Some(5)).unwrap();
     let mut breaking = plain_pair(&rig);
     for pair in [&mut plain, &mut marked] {
         rig.deliver(pair, 8);
     }
     expect_soft(&rig.server.ia, &marked.server);
-    marked.server.set_watermark(0, 5).unwrap();
+    marked.server.set_watermark(Some(0), Some(5)).unwrap();
     send(&rig, &mut breaking, TOO_LONG);
     expect_broken(&rig, &breaking);
     let quiet = Duration::from_millis(500);

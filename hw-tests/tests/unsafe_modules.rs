@@ -23,7 +23,7 @@ const MAY: [&str; 29] = [
     "mlx5-direct/biased-lock/src/mutex.rs",
     "mlx5-direct/biased-lock/src/tests.rs",
     "provider/src/pool.rs",
-    "provider/src/lmr.rs",
+    "provider/src/lmr/builder.rs",
     "provider/src/process.rs",
     "provider/capi/src/raw.rs",
     "provider/capi/src/libdat.rs",

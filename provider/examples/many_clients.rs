@@ -11,7 +11,7 @@
 //! Without an SRQ, a server posts receive buffers to each connection, most of which wait for
 //! messages that do not come. Here 16 buffers serve all connections:
 //!
-//! - All endpoints are created with [`Ep::create_with_srq`] on the same [`Srq`]. A message takes
+//! - All endpoints are created on the same [`Srq`]. A message takes
 //!   the next buffer of the SRQ, whichever connection it arrives on. The completion names the
 //!   endpoint ([`doorbell::RecvBuf::ep`]).
 //! - One event queue ([`Evd`]) takes the connection requests, the connection events and the
@@ -23,11 +23,12 @@
 //!   `outstanding` adds those that a message has taken and whose completion was not dequeued.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, Ep, EpAttr, EpEvds, EpId, Evd, EvdFlags, Event, Ia,
-    Psp, Pz, Qos, Received, RecvPool, SendPool, Srq, SrqAttr,
+    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, Ep, EpId, Evd, EvdFlags, Event, Ia,
+    Psp, Pz, Received, RecvPool, SendPool, Srq,
 };
 use std::collections::HashMap;
 use std::error::Error;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Receive buffers for all connections together, and the bytes of each.
@@ -46,21 +47,23 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["server", device, clients] => serve(device, clients.parse()?),
-        ["client", device, address, port, clients] => send(device, address, port, clients.parse()?),
+        ["client", device, address, port, clients] => {
+            send(device, SocketAddr::new(address.parse()?, port.parse()?), clients.parse()?)
+        }
         _ => Err("usage: many_clients server DEVICE N | client DEVICE ADDRESS PORT N".into()),
     }
 }
 
 fn serve(device: &str, clients: usize) -> Result<()> {
     let ia = Ia::open(device)?;
-    let pz = Pz::create(&ia)?;
+    let pz = Pz::new(&ia)?;
     let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
-    let events = Evd::create(&ia, 1024, None, streams)?;
-    let mut srq = Srq::create(&ia, &pz, SrqAttr::depth(BUFFERS as i32))?;
+    let events = Evd::new(&ia, 1024, streams)?;
+    let mut srq = Srq::builder(&ia, &pz).depth(BUFFERS).build()?;
     let mut pool = RecvPool::new(&ia, &pz, BUFFERS, BUFFER_SIZE)?;
     pool.refill(&mut srq)?;
-    let (_psp, port) = Psp::create_any(&ia, &events)?;
-    println!("listening at {} {port}", ia.address());
+    let service = Psp::builder(&ia, &events).build()?;
+    println!("listening at {} {}", ia.address(), service.port());
 
     // Connected endpoints, and how many messages came on each.
     let mut connected: HashMap<EpId, (Ep, u32)> = HashMap::new();
@@ -78,8 +81,7 @@ fn serve(device: &str, clients: usize) -> Result<()> {
             }
             Received::Failed(dto) => return Err(format!("a receive failed: {dto:?}").into()),
             Received::Other(Event::ConnectionRequest(request)) => {
-                let evds = EpEvds { recv: Some(&events), connect: Some(&events), ..EpEvds::default() };
-                let ep = Ep::create_with_srq(&ia, &pz, evds, &srq, &EpAttr::default())?;
+                let ep = Ep::builder(&ia, &pz).srq(&srq).recv_evd(&events).connect_evd(&events).build()?;
                 request.cr.accept(&ep, &[])?;
                 connected.insert(ep.id(), (ep, 0));
             }
@@ -103,18 +105,17 @@ fn serve(device: &str, clients: usize) -> Result<()> {
     Ok(())
 }
 
-fn send(device: &str, address: &str, port: &str, clients: usize) -> Result<()> {
+fn send(device: &str, server: SocketAddr, clients: u32) -> Result<()> {
     let ia = Ia::open(device)?;
-    let pz = Pz::create(&ia)?;
-    let sends = Evd::create(&ia, 1024, None, EvdFlags::DTO)?;
-    let connections = Evd::create(&ia, 1024, None, EvdFlags::CONNECTION)?;
-    let mut pool = SendPool::new(&ia, &pz, clients as u32, BUFFER_SIZE)?;
+    let pz = Pz::new(&ia)?;
+    let sends = Evd::new(&ia, 1024, EvdFlags::DTO)?;
+    let connections = Evd::new(&ia, 1024, EvdFlags::CONNECTION)?;
+    let mut pool = SendPool::new(&ia, &pz, clients, BUFFER_SIZE)?;
 
-    let mut eps = Vec::with_capacity(clients);
+    let new_ep = Ep::builder(&ia, &pz).request_evd(&sends).connect_evd(&connections);
+    let mut eps = Vec::new();
     for _ in 0..clients {
-        let evds = EpEvds { request: Some(&sends), connect: Some(&connections), ..EpEvds::default() };
-        let ep = Ep::create(&ia, &pz, evds, None)?;
-        ep.connect(address.parse()?, port.parse()?, Some(PATIENCE), &[], Qos::BestEffort)?;
+        let ep = new_ep.clone().connect_with(server, ConnectOptions::new().timeout(PATIENCE))?;
         expect(&connections, ConnectionEventKind::Established)?;
         eps.push(ep);
     }

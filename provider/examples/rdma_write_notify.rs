@@ -21,10 +21,11 @@
 //! one more request. That is the way for peers without the IB extension of DAT.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, Ep, EpAttr, EpEvds, Evd, EvdFlags, Event, Ia, Lmr,
-    MemPriv, Psp, Pz, Qos, RmrTriplet, Srq, SrqAttr,
+    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, Ep, Evd, EvdFlags, Event, Ia, Lmr,
+    MemPriv, Psp, Pz, RmrTriplet, Srq,
 };
 use std::error::Error;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The server's memory is an array of records of this many bytes.
@@ -40,7 +41,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["server", device] => serve(device),
-        ["client", device, address, port] => write(device, address, port),
+        ["client", device, address, port] => write(device, SocketAddr::new(address.parse()?, port.parse()?)),
         _ => Err("usage: rdma_write_notify server DEVICE | client DEVICE ADDRESS PORT".into()),
     }
 }
@@ -52,25 +53,24 @@ fn record(n: usize) -> [u8; RECORD] {
 
 fn serve(device: &str) -> Result<()> {
     let ia = Ia::open(device)?;
-    let pz = Pz::create(&ia)?;
-    let requests = Evd::create(&ia, 16, None, EvdFlags::CR)?;
-    let connections = Evd::create(&ia, 16, None, EvdFlags::CONNECTION)?;
-    let notifications = Evd::create(&ia, 256, None, EvdFlags::DTO)?;
+    let pz = Pz::new(&ia)?;
+    let requests = Evd::new(&ia, 16, EvdFlags::CR)?;
+    let connections = Evd::new(&ia, 16, EvdFlags::CONNECTION)?;
+    let notifications = Evd::new(&ia, 256, EvdFlags::DTO)?;
 
     let privileges = MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE | MemPriv::REMOTE_WRITE;
-    let memory = Lmr::create(&ia, &pz, RECORDS * RECORD, privileges)?;
-    let mut srq = Srq::create(&ia, &pz, SrqAttr::depth(RECORDS as i32))?;
+    let memory = Lmr::builder(&ia, &pz).privileges(privileges).allocate(RECORDS * RECORD)?;
+    let mut srq = Srq::builder(&ia, &pz).depth(RECORDS as u32).build()?;
     for cookie in 0..RECORDS {
         srq.post_recv(&[], cookie as u64)?;
     }
 
-    let (_psp, port) = Psp::create_any(&ia, &requests)?;
-    println!("listening at {} {port}", ia.address());
+    let service = Psp::builder(&ia, &requests).build()?;
+    println!("listening at {} {}", ia.address(), service.port());
     let Event::ConnectionRequest(request) = requests.wait()? else {
         return Err("not a connection request".into());
     };
-    let evds = EpEvds { recv: Some(&notifications), connect: Some(&connections), ..EpEvds::default() };
-    let ep = Ep::create_with_srq(&ia, &pz, evds, &srq, &EpAttr::default())?;
+    let ep = Ep::builder(&ia, &pz).srq(&srq).recv_evd(&notifications).connect_evd(&connections).build()?;
     let target = RmrTriplet {
         virtual_address: memory.address(),
         segment_length: memory.len() as u32,
@@ -98,16 +98,17 @@ fn serve(device: &str) -> Result<()> {
     Ok(())
 }
 
-fn write(device: &str, address: &str, port: &str) -> Result<()> {
+fn write(device: &str, server: SocketAddr) -> Result<()> {
     let ia = Ia::open(device)?;
-    let pz = Pz::create(&ia)?;
-    let writes = Evd::create(&ia, 256, None, EvdFlags::DTO)?;
-    let connections = Evd::create(&ia, 16, None, EvdFlags::CONNECTION)?;
-    let memory = Lmr::create(&ia, &pz, RECORD, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE)?;
+    let pz = Pz::new(&ia)?;
+    let writes = Evd::new(&ia, 256, EvdFlags::DTO)?;
+    let connections = Evd::new(&ia, 16, EvdFlags::CONNECTION)?;
+    let memory = Lmr::builder(&ia, &pz).allocate(RECORD)?;
 
-    let evds = EpEvds { request: Some(&writes), connect: Some(&connections), ..EpEvds::default() };
-    let mut ep = Ep::create(&ia, &pz, evds, None)?;
-    ep.connect(address.parse()?, port.parse()?, Some(PATIENCE), &[], Qos::BestEffort)?;
+    let mut ep = Ep::builder(&ia, &pz)
+        .request_evd(&writes)
+        .connect_evd(&connections)
+        .connect_with(server, ConnectOptions::new().timeout(PATIENCE))?;
     let target = decode(&expect(&connections, ConnectionEventKind::Established)?)?;
 
     // From the last record to the first: the server learns from the immediate value which it is.

@@ -21,10 +21,11 @@
 //! An empty message ends the session. This is a convention of the example, not of DAT.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, Ep, EpAttr, EpEvds, Evd, EvdFlags, Event, Ia, Psp, Pz,
-    Qos, Received, RecvPool, SendPool, Srq, SrqAttr,
+    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, Ep, Evd, EvdFlags, Event, Ia, Psp, Pz,
+    Received, RecvPool, SendPool, Srq,
 };
 use std::error::Error;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Receive buffers on the SRQ. Each is large enough for the longest message.
@@ -40,7 +41,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["server", device] => serve(device),
-        ["client", device, address, port] => echo(device, address, port),
+        ["client", device, address, port] => echo(device, SocketAddr::new(address.parse()?, port.parse()?)),
         _ => Err("usage: srq_echo server DEVICE | client DEVICE ADDRESS PORT".into()),
     }
 }
@@ -60,14 +61,14 @@ struct End {
 impl End {
     fn open(device: &str) -> Result<Self> {
         let ia = Ia::open(device)?;
-        let pz = Pz::create(&ia)?;
-        let mut srq = Srq::create(&ia, &pz, SrqAttr::depth(BUFFERS as i32))?;
+        let pz = Pz::new(&ia)?;
+        let mut srq = Srq::builder(&ia, &pz).depth(BUFFERS).build()?;
         let mut recv_pool = RecvPool::new(&ia, &pz, BUFFERS, LONGEST_MESSAGE)?;
         recv_pool.refill(&mut srq)?;
         Ok(Self {
-            messages: Evd::create(&ia, 256, None, EvdFlags::DTO)?,
-            sends: Evd::create(&ia, 256, None, EvdFlags::DTO)?,
-            connections: Evd::create(&ia, 16, None, EvdFlags::CONNECTION)?,
+            messages: Evd::new(&ia, 256, EvdFlags::DTO)?,
+            sends: Evd::new(&ia, 256, EvdFlags::DTO)?,
+            connections: Evd::new(&ia, 16, EvdFlags::CONNECTION)?,
             srq,
             recv_pool,
             send_pool: SendPool::new(&ia, &pz, 4, LONGEST_MESSAGE)?,
@@ -78,12 +79,13 @@ impl End {
 
     /// An endpoint that takes its receive buffers from the SRQ.
     fn endpoint(&self) -> Result<Ep> {
-        let evds = EpEvds {
-            recv: Some(&self.messages),
-            request: Some(&self.sends),
-            connect: Some(&self.connections),
-        };
-        Ok(Ep::create_with_srq(&self.ia, &self.pz, evds, &self.srq, &EpAttr::default())?)
+        let ep = Ep::builder(&self.ia, &self.pz)
+            .srq(&self.srq)
+            .recv_evd(&self.messages)
+            .request_evd(&self.sends)
+            .connect_evd(&self.connections)
+            .build()?;
+        Ok(ep)
     }
 
     /// Waits until the connection is up or has ended, as expected.
@@ -119,9 +121,9 @@ impl End {
 
 fn serve(device: &str) -> Result<()> {
     let mut end = End::open(device)?;
-    let requests = Evd::create(&end.ia, 16, None, EvdFlags::CR)?;
-    let (_psp, port) = Psp::create_any(&end.ia, &requests)?;
-    println!("listening at {} {port}", end.ia.address());
+    let requests = Evd::new(&end.ia, 16, EvdFlags::CR)?;
+    let service = Psp::builder(&end.ia, &requests).build()?;
+    println!("listening at {} {}", end.ia.address(), service.port());
 
     let Event::ConnectionRequest(request) = requests.wait()? else {
         return Err("not a connection request".into());
@@ -148,10 +150,10 @@ fn serve(device: &str) -> Result<()> {
     Ok(())
 }
 
-fn echo(device: &str, address: &str, port: &str) -> Result<()> {
+fn echo(device: &str, server: SocketAddr) -> Result<()> {
     let mut end = End::open(device)?;
     let mut ep = end.endpoint()?;
-    ep.connect(address.parse()?, port.parse()?, Some(PATIENCE), &[], Qos::BestEffort)?;
+    ep.connect_with(server, ConnectOptions::new().timeout(PATIENCE))?;
     end.expect(ConnectionEventKind::Established)?;
 
     let mut verified = 0;

@@ -1,6 +1,6 @@
 //! Attributes: the limits of an IA, and the parameters with which an EP or SRQ is created.
 
-use crate::types::{CompletionFlags, Count, Qos, ServiceType, WATERMARK_INFINITE};
+use crate::types::{CompletionFlags, Qos, ServiceType};
 use std::net::IpAddr;
 
 /// The limits and features of an IA (`DAT_IA_ATTR`), from the device.
@@ -18,35 +18,35 @@ pub struct IaAttr {
     /// The address that peers connect to.
     pub ia_address: IpAddr,
     /// The largest number of EPs.
-    pub max_eps: Count,
+    pub max_eps: u32,
     /// The largest number of DTOs of one EP in one direction.
-    pub max_dto_per_ep: Count,
+    pub max_dto_per_ep: u32,
     /// The largest number of concurrent RDMA Reads that one EP can answer.
-    pub max_rdma_read_per_ep_in: Count,
+    pub max_rdma_read_per_ep_in: u32,
     /// The largest number of concurrent RDMA Reads that one EP can request.
-    pub max_rdma_read_per_ep_out: Count,
+    pub max_rdma_read_per_ep_out: u32,
     /// The largest number of concurrent RDMA Reads that all EPs together can answer.
-    pub max_rdma_read_in: Count,
+    pub max_rdma_read_in: u32,
     /// The largest number of concurrent RDMA Reads that all EPs together can request.
-    pub max_rdma_read_out: Count,
+    pub max_rdma_read_out: u32,
     /// Whether each EP can always answer its maximum, independently of the other EPs.
     pub rdma_reads_guaranteed: bool,
     /// The largest number of EVDs.
-    pub max_evds: Count,
+    pub max_evds: u32,
     /// The largest length of an EVD.
-    pub max_evd_qlen: Count,
+    pub max_evd_qlen: usize,
     /// The largest number of segments of a Send or receive.
-    pub max_iov_segments_per_dto: Count,
+    pub max_iov_segments_per_dto: u32,
     /// The largest number of segments of an RDMA Read.
-    pub max_iov_segments_per_rdma_read: Count,
+    pub max_iov_segments_per_rdma_read: u32,
     /// The largest number of segments of an RDMA Write.
-    pub max_iov_segments_per_rdma_write: Count,
+    pub max_iov_segments_per_rdma_write: u32,
     /// The largest number of LMRs.
-    pub max_lmrs: Count,
+    pub max_lmrs: u32,
     /// The largest size of an LMR, in bytes.
     pub max_lmr_block_size: u64,
     /// The largest number of PZs.
-    pub max_pzs: Count,
+    pub max_pzs: u32,
     /// The largest size of a message, in bytes.
     pub max_message_size: u32,
     /// The largest size of an RDMA operation, in bytes.
@@ -58,17 +58,17 @@ pub struct IaAttr {
     /// Whether EPs can be of service type UD (IB extension).
     pub datagrams: bool,
     /// The largest number of RMRs; 0 if the device has no memory windows.
-    pub max_rmrs: Count,
+    pub max_rmrs: u32,
     /// Whether the addresses of LMRs, and of RMRs for an EP, can be zero-based.
     pub zero_based: bool,
     /// Whether a Send can invalidate an RMR context of the peer.
     pub remote_invalidate: bool,
     /// The largest number of SRQs (R264).
-    pub max_srqs: Count,
+    pub max_srqs: u32,
     /// The largest number of EPs on one SRQ (R264).
-    pub max_ep_per_srq: Count,
+    pub max_ep_per_srq: u32,
     /// The largest depth of an SRQ (R264).
-    pub max_recv_per_srq: Count,
+    pub max_recv_per_srq: u32,
 }
 
 /// The features of the provider (`DAT_PROVIDER_ATTR`).
@@ -80,20 +80,20 @@ pub struct ProviderAttr {
     /// The completion flags that the provider supports (R267).
     pub completion_flags_supported: CompletionFlags,
     /// The largest private data of a connect, in bytes.
-    pub max_private_data_size: Count,
+    pub max_private_data_size: usize,
     /// Whether the provider creates EPs for requests (`DAT_EP_CREATOR_FOR_PSP`): 1, if a PSP asks
     /// for EPs.
     pub ep_creator: u32,
     /// TRUE (R259).
     pub srq_supported: bool,
     /// Bit set: 0x001 low, 0x010 soft high, 0x100 hard high (R260).
-    pub srq_watermarks_supported: Count,
+    pub srq_watermarks_supported: u32,
     /// Whether an EP may use an SRQ of another PZ (R135, R136). Depends on the device.
     pub srq_ep_pz_difference_supported: bool,
     /// Bit set: 0x01 available, 0x10 outstanding (R262).
-    pub srq_info_supported: Count,
+    pub srq_info_supported: u32,
     /// Bit set: 0x01 buffer count, 0x10 span (R263).
-    pub ep_recv_info_supported: Count,
+    pub ep_recv_info_supported: u32,
     /// FALSE: received data is visible once its completion is reaped (R272).
     pub lmr_sync_req: bool,
     /// `DAT_IOV_CONSUMER`, 0: triplets are copied during the post (R268).
@@ -112,11 +112,14 @@ pub struct ProviderAttr {
 pub struct EpAttr {
     /// Reliable connection or datagrams. For datagrams, the RDMA attributes are ignored.
     pub service_type: ServiceType,
-    /// Not enforced; 0 means the IA's limit. A datagram is no longer than [`IaAttr::mtu`].
+    /// Not enforced, and kept for the C interface; 0 means the IA's limit.
+    #[doc(hidden)]
     pub max_message_size: u32,
-    /// Not enforced.
+    /// Not enforced, and kept for the C interface.
+    #[doc(hidden)]
     pub max_rdma_size: u32,
-    /// Stored and returned by queries; connections are best effort.
+    /// Kept for the C interface: connections are best effort.
+    #[doc(hidden)]
     pub qos: Qos,
     /// How receive completions notify (the table in section O of the rules).
     pub recv_completion_flags: CompletionFlags,
@@ -125,31 +128,31 @@ pub struct EpAttr {
     /// them anyway.
     pub request_completion_flags: CompletionFlags,
     /// The number of receives posted at once. An SRQ EP stores the value and ignores it (R142).
-    pub max_recv_dtos: Count,
+    pub recv_depth: u32,
     /// The smallest number of requests in progress at once that the EP must support.
-    pub max_request_dtos: Count,
+    pub request_depth: u32,
     /// The number of segments of a receive. An SRQ EP ignores it (R141).
-    pub max_recv_iov: Count,
+    pub recv_segments: u32,
     /// The smallest number of segments of a request that the EP must support.
-    pub max_request_iov: Count,
+    pub request_segments: u32,
     /// The number of concurrent RDMA Reads that this EP answers, up to
     /// [`IaAttr::max_rdma_read_per_ep_in`]. A connection has the smaller number of both sides.
-    pub max_rdma_read_in: Count,
+    pub rdma_reads_in: u32,
     /// The number of concurrent RDMA Reads that this EP requests, up to
     /// [`IaAttr::max_rdma_read_per_ep_out`]. Further Reads wait in the device.
-    pub max_rdma_read_out: Count,
-    /// Initial soft high watermark; -1 turns it off (R147).
-    pub srq_soft_hw: Count,
+    pub rdma_reads_out: u32,
+    /// Initial soft high watermark; `None` is off (R147).
+    pub soft_high_watermark: Option<u32>,
     /// The number of segments of an RDMA Read.
-    pub max_rdma_read_iov: Count,
+    pub rdma_read_segments: u32,
     /// The number of segments of an RDMA Write.
-    pub max_rdma_write_iov: Count,
+    pub rdma_write_segments: u32,
     /// How the EP's connection retries. DAT has no such attribute.
     pub retry: RetryAttr,
     /// The largest length of inline data that the EP must support, in bytes:
     /// [`Ep::post_send_inline`](crate::Ep::post_send_inline). Larger entries in the send queue may
     /// take more memory. DAT has no such attribute.
-    pub max_inline: Count,
+    pub max_inline: u32,
 }
 
 /// How a connection deals with a peer that does not answer, or that has no receive posted. Each EP
@@ -170,12 +173,12 @@ pub struct EpAttr {
 pub struct RetryAttr {
     /// How often this EP repeats a request if the peer has no receive posted: 0 to 6 times; 7
     /// repeats without end. `None`: as often as the peer asked for when the connection was set up,
-    /// which is [`IaSettings::rnr_retry`](crate::IaSettings::rnr_retry) of a peer with this
+    /// which is [`IaBuilder::rnr_retry`](crate::IaBuilder::rnr_retry) of a peer with this
     /// provider.
     pub rnr_retry: Option<u8>,
     /// How long the peer waits before it repeats a request for which this EP had no receive posted:
     /// a code, 0 to 31. 1 is 0.01 ms, 12 is 0.64 ms, 26 is 81.92 ms, 31 is 491.52 ms, and 0 is
-    /// 655.36 ms. `None`: [`IaSettings::rnr_timer`](crate::IaSettings::rnr_timer).
+    /// 655.36 ms. `None`: [`IaBuilder::rnr_timer`](crate::IaBuilder::rnr_timer).
     pub rnr_timer: Option<u8>,
     /// How often this EP repeats a request that the peer has not acknowledged: 0 to 7 times.
     /// `None`: as often as the connecting side asked for, which is 7 times with this provider.
@@ -200,10 +203,10 @@ pub struct ConnectionAttr {
     /// As [`RetryAttr::timeout`].
     pub timeout: u8,
     /// The number of concurrent RDMA Reads that the EP answers: the smaller of its own
-    /// [`EpAttr::max_rdma_read_in`] and the number that the peer requests at most.
+    /// [`EpAttr::rdma_reads_in`] and the number that the peer requests at most.
     pub rdma_reads_in: u8,
     /// The number of concurrent RDMA Reads that the EP requests: the smaller of its own
-    /// [`EpAttr::max_rdma_read_out`] and the number that the peer answers.
+    /// [`EpAttr::rdma_reads_out`] and the number that the peer answers.
     pub rdma_reads_out: u8,
     /// The largest payload of a packet, in bytes.
     pub mtu: u32,
@@ -220,35 +223,17 @@ impl Default for EpAttr {
             qos: Qos::BestEffort,
             recv_completion_flags: CompletionFlags::empty(),
             request_completion_flags: CompletionFlags::empty(),
-            max_recv_dtos: 16,
-            max_request_dtos: 16,
-            max_recv_iov: 4,
-            max_request_iov: 4,
-            max_rdma_read_in: 4,
-            max_rdma_read_out: 4,
-            srq_soft_hw: WATERMARK_INFINITE,
-            max_rdma_read_iov: 1,
-            max_rdma_write_iov: 1,
+            recv_depth: 16,
+            request_depth: 16,
+            recv_segments: 4,
+            request_segments: 4,
+            rdma_reads_in: 4,
+            rdma_reads_out: 4,
+            soft_high_watermark: None,
+            rdma_read_segments: 1,
+            rdma_write_segments: 1,
             retry: RetryAttr::default(),
             max_inline: 0,
         }
-    }
-}
-
-/// The parameters with which an SRQ is created (`DAT_SRQ_ATTR`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SrqAttr {
-    /// Depth: the sum of entries posted, taken, and completed but not reaped (R37).
-    pub max_recv_dtos: Count,
-    /// The number of segments of one buffer.
-    pub max_recv_iov: Count,
-    /// Must be 0 at creation (R12). Set it with [`crate::Srq::set_low_watermark`].
-    pub low_watermark: Count,
-}
-
-impl SrqAttr {
-    /// An SRQ of this depth, with one segment per buffer.
-    pub fn depth(max_recv_dtos: Count) -> Self {
-        Self { max_recv_dtos, max_recv_iov: 1, low_watermark: 0 }
     }
 }

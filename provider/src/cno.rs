@@ -118,7 +118,7 @@ impl Cno {
     ///
     /// # References
     /// dat_cno_free(3DAT).
-    pub fn free(self) -> Result<(), Refused<Self>> {
+    pub fn close(self) -> Result<(), Refused<Self>> {
         let users = self.inner.users.load(Ordering::Acquire);
         let error = if !self.inner.live.load(Ordering::Acquire) {
             Error::handle(Subtype::InvalidHandleCno, "CNO")

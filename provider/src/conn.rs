@@ -21,89 +21,75 @@ mod end;
 mod setup;
 
 use crate::device::CmHandler;
-use crate::ep::{Ep, EpInner};
+use crate::ep::{Ep, EpBuilder, EpInner};
 use crate::event_data::{ConnectionEvent, ConnectionEventKind, Notice};
-use crate::types::{CloseFlags, ConnQual, EpState, MAX_PRIVATE_DATA, Qos};
+use crate::types::{CloseFlags, EpState, MAX_PRIVATE_DATA};
 use crate::{Error, Refused, Result, ReturnType, Subtype};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// How an EP connects. The default has no time limit but the transport's own, and no private data.
+///
+/// ```no_run
+/// # use doorbell::{ConnectOptions, Ep};
+/// # use std::time::Duration;
+/// # fn connect(ep: &Ep, server: std::net::SocketAddr) -> doorbell::Result<()> {
+/// let limit = Duration::from_secs(5);
+/// ep.connect_with(server, ConnectOptions::new().timeout(limit).private_data(b"hello"))
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConnectOptions<'a> {
+    timeout: Option<Duration>,
+    private_data: &'a [u8],
+}
+
+impl<'a> ConnectOptions<'a> {
+    /// The default.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Limits the time of the whole attempt.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
+    }
+
+    /// Sends these bytes, at most 56, with the request ([`Cr::private_data`](crate::Cr::private_data)).
+    #[must_use]
+    pub fn private_data(self, private_data: &'a [u8]) -> Self {
+        Self { private_data, ..self }
+    }
+}
+
 impl Ep {
-    /// Requests a connection to a service. An event on the connect EVD reports the outcome.
-    ///
-    /// `timeout` limits the whole attempt. With `None` only the transport's own limits apply.
+    /// Requests a connection to the service at this address and port, such as
+    /// [`Psp::address`](crate::Psp::address). An event on the connect EVD reports the outcome.
     ///
     /// A UD EP instead asks for the address handle of an EP of that service. It may ask any number
     /// of times, also while earlier answers are awaited, and stays UNCONNECTED. Each call ends in
     /// one [`DatagramEvent`](crate::DatagramEvent).
     ///
     /// # Errors
-    /// INVALID_STATE unless the EP is UNCONNECTED; INVALID_PARAMETER (ARG5) for more than 56 bytes
-    /// of private data; MODEL_NOT_SUPPORTED for a quality of service other than best effort.
+    /// INVALID_STATE unless the EP is UNCONNECTED; INVALID_HANDLE after the IA was closed.
     ///
     /// # References
     /// dat_ep_connect(3DAT).
-    pub fn connect(
-        &self,
-        remote: IpAddr,
-        conn_qual: ConnQual,
-        timeout: Option<Duration>,
-        private_data: &[u8],
-        qos: Qos,
-    ) -> Result<()> {
-        if qos != Qos::BestEffort {
-            let text = format!("{qos:?}: connections are best effort");
-            return Err(Error::new(ReturnType::ModelNotSupported, Subtype::None, text));
-        }
-        self.inner.connect(remote, conn_qual, timeout, private_data)
+    pub fn connect(&self, to: SocketAddr) -> Result<()> {
+        self.connect_with(to, ConnectOptions::new())
     }
 
-    /// Requests a connection to the common service point at this address and port.
+    /// As [`Ep::connect`], with options.
     ///
     /// # Errors
-    /// As [`Ep::connect`]; INVALID_PARAMETER (ARG2) for port 0.
+    /// As [`Ep::connect`]; INVALID_PARAMETER (ARG5) for more than 56 bytes of private data.
     ///
     /// # References
-    /// dat.h, `dat_ep_common_connect`.
-    pub fn common_connect(
-        &self,
-        remote: SocketAddr,
-        timeout: Option<Duration>,
-        private_data: &[u8],
-    ) -> Result<()> {
-        self.inner.check()?;
-        if remote.port() == 0 {
-            return Err(Error::arg(2, "an address without a port names no service point"));
-        }
-        if self.inner.is_ud() {
-            let text = "common service points take reliable connections: connect to a PSP";
-            return Err(Error::new(ReturnType::ModelNotSupported, Subtype::None, text));
-        }
-        self.inner.connect(remote.ip(), remote.port().into(), timeout, private_data)
-    }
-
-    /// Connects to the service that another EP is connected to.
-    ///
-    /// # Errors
-    /// As [`Ep::connect`]; INVALID_STATE if `other` is not connected as the active side.
-    ///
-    /// # References
-    /// dat_ep_dup_connect(3DAT).
-    pub fn dup_connect(&self, other: &Ep, timeout: Option<Duration>, private_data: &[u8]) -> Result<()> {
-        other.inner.check()?;
-        if self.inner.is_ud() {
-            let state = self.inner.state();
-            return Err(Error::state(state.subtype(), "an EP for datagrams cannot follow a connection"));
-        }
-        let state = other.inner.state();
-        let service = other.inner.control.lock().unwrap().service;
-        match service {
-            Some((remote, qual)) if state == EpState::Connected => {
-                self.inner.connect(remote, qual, timeout, private_data)
-            }
-            _ => Err(Error::state(state.subtype(), "the EP to follow is not connected as the active side")),
-        }
+    /// dat_ep_connect(3DAT).
+    pub fn connect_with(&self, to: SocketAddr, options: ConnectOptions<'_>) -> Result<()> {
+        self.inner.connect(to.ip(), to.port().into(), options.timeout, options.private_data)
     }
 
     /// Ends the connection.
@@ -144,8 +130,8 @@ impl Ep {
     ///
     /// # References
     /// dat_ep_free(3DAT).
-    pub fn free(self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.can_free() {
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.can_close() {
             return Err(Refused { object: self, error });
         }
         let pair = Arc::downgrade(&self.inner.pair);
@@ -159,10 +145,10 @@ impl Ep {
         Ok(())
     }
 
-    /// Checks whether [`Ep::free`] would succeed. The answer is valid until the EP is given to an
+    /// Checks whether [`Ep::close`] would succeed. The answer is valid until the EP is given to an
     /// RSP or a request.
     #[doc(hidden)]
-    pub fn can_free(&self) -> Result<()> {
+    pub fn can_close(&self) -> Result<()> {
         self.inner.check()?;
         let state = self.inner.state();
         match state {
@@ -183,6 +169,81 @@ impl Drop for Ep {
             std::mem::forget(self.inner.clone());
         } else {
             self.inner.close();
+        }
+    }
+}
+
+impl EpBuilder<'_> {
+    /// Creates the EP and requests a connection: [`Ep::connect`].
+    ///
+    /// # Errors
+    /// As [`EpBuilder::build`] and [`Ep::connect`].
+    pub fn connect(self, to: SocketAddr) -> Result<Ep> {
+        self.connect_with(to, ConnectOptions::new())
+    }
+
+    /// Creates the EP and requests a connection with options: [`Ep::connect_with`].
+    ///
+    /// # Errors
+    /// As [`EpBuilder::build`] and [`Ep::connect_with`].
+    pub fn connect_with(self, to: SocketAddr, options: ConnectOptions<'_>) -> Result<Ep> {
+        let ep = self.build()?;
+        ep.connect_with(to, options)?;
+        Ok(ep)
+    }
+}
+
+/// The calls that DAT has for the same purpose.
+impl EpInner {
+    /// Requests a connection to the common service point at this address and port.
+    ///
+    /// # Errors
+    /// As [`Ep::connect`]; INVALID_PARAMETER (ARG2) for port 0.
+    ///
+    /// # References
+    /// dat.h, `dat_ep_common_connect`.
+    pub fn common_connect(
+        self: &Arc<Self>,
+        remote: SocketAddr,
+        timeout: Option<Duration>,
+        private_data: &[u8],
+    ) -> Result<()> {
+        self.check()?;
+        if remote.port() == 0 {
+            return Err(Error::arg(2, "an address without a port names no service point"));
+        }
+        if self.is_ud() {
+            let text = "common service points take reliable connections: connect to a PSP";
+            return Err(Error::new(ReturnType::ModelNotSupported, Subtype::None, text));
+        }
+        self.connect(remote.ip(), remote.port().into(), timeout, private_data)
+    }
+
+    /// Connects to the service that another EP is connected to.
+    ///
+    /// # Errors
+    /// As [`Ep::connect`]; INVALID_STATE if `other` is not connected as the active side.
+    ///
+    /// # References
+    /// dat_ep_dup_connect(3DAT).
+    pub fn dup_connect(
+        self: &Arc<Self>,
+        other: &Self,
+        timeout: Option<Duration>,
+        private_data: &[u8],
+    ) -> Result<()> {
+        other.check()?;
+        if self.is_ud() {
+            let state = self.state();
+            return Err(Error::state(state.subtype(), "an EP for datagrams cannot follow a connection"));
+        }
+        let state = other.state();
+        let service = other.control.lock().unwrap().service;
+        match service {
+            Some((remote, qual)) if state == EpState::Connected => {
+                self.connect(remote, qual, timeout, private_data)
+            }
+            _ => Err(Error::state(state.subtype(), "the EP to follow is not connected as the active side")),
         }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) use reactor::{Reactor, ReservedTimers, Source, Timer};
 pub(crate) use registry::{Class, Member, Registry};
 pub(crate) use resolve::{ROUTE_TIME, Tries};
 pub(crate) use rkeys::{RkeyTarget, Rkeys, WindowOwner};
-pub use settings::IaSettings;
+pub(crate) use settings::IaSettings;
 pub(crate) use signals::{Signal, Signals};
 
 use crate::counters::IaCounts;

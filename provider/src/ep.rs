@@ -5,6 +5,7 @@
 //! and with events. A modify may replace the [`EpInner`]; [`EpCell`] always refers to the present
 //! one.
 
+mod builder;
 mod chain;
 mod checks;
 mod control;
@@ -20,6 +21,7 @@ mod request;
 pub(crate) mod ud_state;
 mod window;
 
+pub use builder::EpBuilder;
 pub(crate) use chain::PoolSend;
 pub use chain::{ChainError, ChainRequest};
 pub(crate) use control::Control;
@@ -37,7 +39,7 @@ use crate::pz::PzInner;
 use crate::queue_pair::{Credit, QpOwner, QueuePair, RecvHooks};
 use crate::srq::SrqInner;
 use crate::sync::{Mutex, rank};
-use crate::types::{Count, EpId, EpState, WATERMARK_INFINITE};
+use crate::types::{EpId, EpState};
 use crate::{ConnectionAttr, Counters, EpAttr, EpCounter, Error, Evd, Result, RetryAttr, SrqId, Subtype};
 use rxe_fallback::{AsyncKind, CmEvent, Pd, Qp};
 use std::net::SocketAddr;
@@ -93,14 +95,14 @@ pub struct EpParam {
     pub attr: EpAttr,
 }
 
-/// Receives that an EP holds (`dat_ep_recv_query`). A value is
-/// [`VALUE_UNKNOWN`](crate::VALUE_UNKNOWN) when it cannot be known at this moment.
+/// Receives that an EP holds (`dat_ep_recv_query`). A value is `None` when it cannot be known at this
+/// moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvCounts {
     /// The number of buffers held.
-    pub buffers: Count,
+    pub buffers: Option<u32>,
     /// The number of completions that the held buffers can still cause.
-    pub span: Count,
+    pub span: Option<u32>,
 }
 
 /// The answer of [`Ep::status`] (`dat_ep_get_status`).
@@ -283,7 +285,7 @@ impl Ep {
         Ok(self.inner.recv_counts())
     }
 
-    /// Sets both high watermarks; -1 turns a watermark off.
+    /// Sets both high watermarks; `None` turns a watermark off.
     ///
     /// Exceeding `soft` raises one event per setting
     /// ([`AsyncKind::Notice`](crate::AsyncKind::Notice),
@@ -297,17 +299,12 @@ impl Ep {
     /// milliseconds.
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2 or ARG3) for a value below -1 (R225).
+    /// INVALID_HANDLE after the IA was closed.
     ///
     /// # References
     /// dat_ep_set_watermark(3DAT), R211-R229.
-    pub fn set_watermark(&mut self, soft: Count, hard: Count) -> Result<()> {
+    pub fn set_watermark(&mut self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
         self.inner.check()?;
-        for (arg, value) in [(2, soft), (3, hard)] {
-            if value < WATERMARK_INFINITE {
-                return Err(Error::arg(arg, format!("a high watermark is -1 (off) or more, not {value}")));
-            }
-        }
         self.inner.recv_evd.harvest_now()?;
         let mut control = self.inner.control.lock().unwrap();
         control.set_marks(soft, hard);
@@ -506,7 +503,7 @@ impl EpInner {
 
     pub(crate) fn rdma_reads(&self) -> (u8, u8) {
         let attr = self.attr.lock().unwrap();
-        (attr.max_rdma_read_in.clamp(0, 255) as u8, attr.max_rdma_read_out.clamp(0, 255) as u8)
+        (attr.rdma_reads_in.clamp(0, 255) as u8, attr.rdma_reads_out.clamp(0, 255) as u8)
     }
 
     /// Removes the EP from every table that refers to it. The QP is destroyed with its last

@@ -36,8 +36,8 @@ use crate::device::{AsyncSink, Class, Device, Member, ReservedTimers, Signal, So
 use crate::event_data::{AsyncEvent, Notice};
 use crate::memory::{headroom, headroom_of_notices, list, queue};
 use crate::sync::{BiasedMutex, BiasedMutexGuard, rank};
-use crate::types::{CompletionFlags, Count, EvdFlags, EvdId, next_id};
-use crate::{Cno, Error, IaCounter, Result, ReturnType, Subtype};
+use crate::types::{CompletionFlags, EvdFlags, EvdId, next_id};
+use crate::{Cno, Error, IaCounter, Refused, Result, ReturnType, Subtype};
 use rxe_fallback::{CompChannel, Cq};
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -76,7 +76,7 @@ impl From<WaitError> for Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvdParam {
     /// The number of events that the queue can hold.
-    pub qlen: Count,
+    pub depth: usize,
     /// Whether an arriving event may trigger the CNO.
     pub enabled: bool,
     /// Whether a thread may wait on the EVD.
@@ -140,7 +140,7 @@ impl Evd {
         let mut queue = self.inner.queue();
         let deferred = self.inner.harvest(&mut queue)?;
         let param = EvdParam {
-            qlen: Count::try_from(queue.qlen).unwrap_or(Count::MAX),
+            depth: queue.qlen,
             enabled: queue.enabled,
             waitable: queue.waitable,
             flags: self.inner.flags,
@@ -152,26 +152,24 @@ impl Evd {
         Ok(param)
     }
 
-    /// Changes the length of the queue. No event is lost.
+    /// Changes the depth of the queue. No event is lost.
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) for a length out of range. INVALID_STATE when more events are
-    /// queued than the new length holds (R256).
+    /// INVALID_PARAMETER (ARG2) for a depth out of range. INVALID_STATE when more events are queued
+    /// than the new depth holds (R256).
     ///
     /// # References
     /// dat_evd_resize(3DAT).
-    pub fn resize(&self, min_qlen: Count) -> Result<()> {
+    pub fn resize(&self, depth: usize) -> Result<()> {
         let inner = &self.inner;
         inner.check()?;
-        if min_qlen < 1 || min_qlen > inner.device.attr.max_evd_qlen {
-            return Err(Error::arg(2, format!("an EVD has 1 to {} events", inner.device.attr.max_evd_qlen)));
-        }
+        check_depth(&inner.device, depth)?;
         let mut queue = inner.queue();
         let deferred = inner.harvest(&mut queue)?;
-        let outcome = if queue.len() > min_qlen as usize {
+        let outcome = if queue.len() > depth {
             Err(Error::state(Subtype::None, format!("{} events are queued: reap them first", queue.len())))
         } else {
-            queue.resize(round_up(min_qlen as usize, inner.device.attr.max_evd_qlen))
+            queue.resize(round_up(depth, inner.device.attr.max_evd_qlen))
         };
         drop(queue);
         inner.run_deferred(deferred);
@@ -258,26 +256,17 @@ impl Evd {
         self.inner.watch().map(drop)
     }
 
-    /// Frees the EVD. A waiting thread returns with ABORT, and queued events are discarded (R255).
+    /// Frees the EVD, also for all clones. A waiting thread returns with ABORT, and queued events
+    /// are discarded (R255).
     ///
     /// # Errors
     /// INVALID_STATE (EVD_IN_USE) while an EP, PSP or RSP feeds the EVD (R254). INVALID_HANDLE
-    /// after the EVD was freed.
+    /// after the EVD was freed. The error returns the EVD.
     ///
     /// # References
     /// dat_evd_free(3DAT).
-    pub fn free(&self) -> Result<()> {
-        self.inner.check()?;
-        let feeders = self.inner.queue().streams.len();
-        if feeders > 0 {
-            return Err(Error::state(
-                Subtype::InvalidStateEvdInUse,
-                format!("{feeders} streams of EPs, PSPs or RSPs feed this EVD: free those first"),
-            ));
-        }
-        self.inner.close();
-        self.inner.device.finish_telling();
-        Ok(())
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        self.inner.free().map_err(|error| Refused { object: self, error })
     }
 
     /// Returns the EVD's counters.
@@ -300,6 +289,15 @@ impl Evd {
 
 pub(crate) type QueueGuard<'a> = BiasedMutexGuard<'a, Queue>;
 
+/// Checks that an EVD of this device can hold this many events.
+pub(crate) fn check_depth(device: &Device, depth: usize) -> Result<()> {
+    let most = device.attr.max_evd_qlen;
+    if depth < 1 || depth > most {
+        return Err(Error::arg(2, format!("an EVD has 1 to {most} events, not {depth}")));
+    }
+    Ok(())
+}
+
 /// What a dequeue has found.
 #[derive(Debug)]
 pub enum Polled<T> {
@@ -314,9 +312,9 @@ pub enum Polled<T> {
 /// The next power of two, at least 8, but at most the device's limit. One less if that is enough:
 /// a CQ of mlx5 holds one entry less than a power of two, and would take twice the memory for one
 /// more.
-fn round_up(qlen: usize, most: Count) -> usize {
+fn round_up(qlen: usize, most: usize) -> usize {
     let rounded = qlen.max(8).next_power_of_two();
-    (rounded - usize::from(rounded > qlen)).min(qlen.max(most.max(8) as usize))
+    (rounded - usize::from(rounded > qlen)).min(qlen.max(most.max(8)))
 }
 
 impl std::fmt::Debug for EvdInner {
@@ -326,6 +324,19 @@ impl std::fmt::Debug for EvdInner {
 }
 
 impl EvdInner {
+    /// As [`Evd::close`].
+    fn free(&self) -> Result<()> {
+        self.check()?;
+        let feeders = self.queue().streams.len();
+        if feeders > 0 {
+            let text = format!("{feeders} streams of EPs, PSPs or RSPs feed this EVD: free those first");
+            return Err(Error::state(Subtype::InvalidStateEvdInUse, text));
+        }
+        self.close();
+        self.device.finish_telling();
+        Ok(())
+    }
+
     pub(crate) fn new(
         device: &Arc<Device>,
         min_qlen: usize,

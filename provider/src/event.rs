@@ -7,7 +7,7 @@ use crate::event_data::{
     RmrBindCompletion, Success,
 };
 use crate::queue_pair::{QueuePair, Request};
-use crate::types::{ConnQual, ServiceType, SpId};
+use crate::types::{ConnQual, ServiceType, SpId, port_of};
 use crate::{Cr, Ep, Evd, Result, ReturnType};
 use std::iter::FusedIterator;
 use std::time::Duration;
@@ -65,11 +65,19 @@ pub struct CrArrival {
     /// The PSP, RSP or CSP at which the request arrived.
     pub sp: SpId,
     /// The connection qualifier on which that service point listens.
+    #[doc(hidden)]
     pub conn_qual: ConnQual,
     /// The request.
     pub cr: Cr,
     /// The EP that the provider has created for the request, if the service point asked for one.
     pub ep: Option<Ep>,
+}
+
+impl CrArrival {
+    /// The port at which that service point listens.
+    pub fn port(&self) -> u16 {
+        port_of(self.conn_qual)
+    }
 }
 
 /// The result of [`Evd::wait_threshold`].
@@ -186,7 +194,7 @@ impl Evd {
     /// Waits for the next event, and takes it.
     ///
     /// A wait for completions polls for a short time before it sleeps
-    /// ([`IaSettings::poll_time`](crate::IaSettings::poll_time)).
+    /// ([`IaBuilder::poll_time`](crate::IaBuilder::poll_time)).
     ///
     /// # Errors
     /// INVALID_STATE for a second waiter (R248) or an unwaitable EVD (R249); ABORT if the EVD is

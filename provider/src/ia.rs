@@ -1,25 +1,22 @@
-//! IAs: opening a device, and closing all objects on it.
+//! IAs: queries, and closing all objects of a device.
 
 mod create;
+mod open;
 
-use crate::datapath::direct;
+pub use open::IaBuilder;
+
 use crate::defaults::Defaults;
-use crate::device::{Class, Device, IaSettings};
-use crate::evd::EvdInner;
-use crate::memory::{headroom, ready};
-use crate::types::{CloseFlags, Count, EvdFlags, EvdId, LmrTriplet};
-use crate::{
-    Counters, Error, Evd, IaAttr, IaCounter, PortCounters, ProviderAttr, Refused, Result, ReturnType, Subtype,
-};
-use nix::sys::eventfd::EventFd;
-use rxe_fallback::{Context, Selector};
+use crate::device::{Class, Device};
+use crate::types::{CloseFlags, EvdId, LmrTriplet};
+use crate::{Counters, Error, Evd, IaAttr, IaCounter, PortCounters, ProviderAttr, Refused, Result, Subtype};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The asynchronous EVD holds at least this many events, whatever length is requested (R193).
-const ASYNC_QLEN: usize = 4096;
-
-/// An interface adapter (`DAT_IA_HANDLE`): an open device. Dropping an `Ia` closes it abruptly.
+/// An interface adapter (`DAT_IA_HANDLE`): an open device.
+///
+/// Dropping an `Ia` closes it abruptly, which ends and frees all objects: service points first, then
+/// EPs, SRQs, EVDs, RMRs, LMRs, PZs and CNOs (R274). Objects that the program still holds are then
+/// stale (R275). [`Ia::close`] refuses to do that.
 #[derive(Debug)]
 pub struct Ia {
     #[doc(hidden)]
@@ -28,116 +25,7 @@ pub struct Ia {
     async_evd: Evd,
 }
 
-/// The destination of asynchronous events.
-enum AsyncEvents {
-    /// A new EVD for this many events.
-    New(usize),
-    /// This EVD.
-    To(Arc<EvdInner>),
-}
-
 impl Ia {
-    /// Opens a device. The name is one of: `rxeA`, `"mlx5_0 1"` (with a port), a network interface,
-    /// or an address.
-    ///
-    /// # Errors
-    /// PROVIDER_NOT_FOUND, with the list of devices, if no device has that name; INVALID_STATE if
-    /// its port is down or has no address; INSUFFICIENT_RESOURCES from the device.
-    ///
-    /// # References
-    /// dat_ia_open(3DAT).
-    pub fn open(name: &str) -> Result<Self> {
-        Self::open_with(name, 8, IaSettings::default())
-    }
-
-    /// As [`Ia::open`], with settings, and with an asynchronous EVD for at least this many events.
-    ///
-    /// # Errors
-    /// As [`Ia::open`]; INVALID_PARAMETER (ARG2) for a length below 1.
-    pub fn open_with(name: &str, async_qlen: Count, settings: IaSettings) -> Result<Self> {
-        if async_qlen < 1 {
-            return Err(Error::arg(2, format!("the asynchronous EVD has 1 event or more, not {async_qlen}")));
-        }
-        let qlen = (async_qlen as usize).max(ASYNC_QLEN);
-        Self::open_telling(name, &AsyncEvents::New(qlen), settings)
-    }
-
-    /// As [`Ia::open`], with asynchronous events to an existing EVD: the asynchronous EVD of
-    /// another open IA, or an EVD created with the asynchronous stream.
-    ///
-    /// The objects and contexts of the events identify the IA ([`Ia::set_context`]). The events
-    /// stop when the EVD is freed, or when the IA of the EVD is closed.
-    ///
-    /// # Errors
-    /// As [`Ia::open`]; INVALID_HANDLE (EVD_ASYNC) for an EVD that is freed or without the stream.
-    ///
-    /// # References
-    /// dat_ia_open(3DAT).
-    pub fn open_sharing(name: &str, async_evd: &Evd, settings: IaSettings) -> Result<Self> {
-        let evd = &async_evd.inner;
-        evd.check_for(&evd.device, EvdFlags::ASYNC, Subtype::InvalidHandleEvdAsync)?;
-        Self::open_telling(name, &AsyncEvents::To(evd.clone()), settings)
-    }
-
-    fn open_telling(name: &str, events: &AsyncEvents, settings: IaSettings) -> Result<Self> {
-        Self::open_device(name, events, settings).map_err(|error| {
-            if descriptors_left() >= DESCRIPTORS {
-                return error;
-            }
-            // Without descriptors, libraries find no devices or addresses, and report that there
-            // are none.
-            let text = format!(
-                "an IA needs about {DESCRIPTORS} file descriptors, and fewer are left: raise the limit with \
-                 \"ulimit -n\" ({error})"
-            );
-            Error::resources(Subtype::ResourceDevice, text)
-        })
-    }
-
-    fn open_device(name: &str, events: &AsyncEvents, settings: IaSettings) -> Result<Self> {
-        headroom()?;
-        // Before the libraries below start threads.
-        biased_lock::prepare();
-        direct::share();
-        direct::load_driver();
-        let Ok(selector) = name.parse::<Selector>();
-        let (context, port, address) = Context::open_selected(&selector).map_err(not_found)?;
-        // A link-local address is valid only on its own link, and the connection manager does not
-        // accept it.
-        let usable = |ip: &IpAddr| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let address = match address {
-            None => context.address(port).map_err(not_found)?,
-            found => found,
-        };
-        let address = address.filter(usable).ok_or_else(|| {
-            let text = format!(
-                "port {port} of {} has no GID with an address: give its network interface an IP address",
-                context.name()
-            );
-            Error::new(ReturnType::InvalidState, Subtype::None, text)
-        })?;
-        let device = Device::new(context, port, address, settings)?;
-        crate::fork::watch();
-        crate::fork::know(&device)?;
-        let async_evd = match events {
-            AsyncEvents::New(qlen) => EvdInner::new(&device, *qlen, EvdFlags::ASYNC, false)?,
-            AsyncEvents::To(evd) => evd.clone(),
-        };
-        device.set_async_sink(Some(async_evd.clone()));
-        // The asynchronous EVD was not created by the consumer.
-        device.counts.clear();
-        if let Err(error) = device.start() {
-            // The device and its asynchronous EVD hold references to each other.
-            device.set_async_sink(None);
-            return Err(error);
-        }
-        tracing::info!(device = device.context.name(), port, %address, "IA open");
-        let defaults = Defaults::new(&device);
-        ready();
-        device.signals.fill();
-        Ok(Self { device, defaults, async_evd: Evd { inner: async_evd } })
-    }
-
     /// The attributes of the device.
     pub fn attributes(&self) -> &IaAttr {
         &self.device.attr
@@ -193,25 +81,23 @@ impl Ia {
         self.device.set_consumer_context(context);
     }
 
-    /// Closes the IA. A graceful close succeeds only if no object is left (R273). An abrupt close
-    /// ends and frees all objects: service points first, then EPs, SRQs, EVDs, RMRs, LMRs, PZs and
-    /// CNOs (R274). Objects that the consumer still holds are then stale (R275).
+    /// Closes the IA, if no object of it is left (R273). Dropping the IA closes it in any case.
     ///
     /// # Errors
-    /// INVALID_STATE (IA_IN_USE) for a graceful close with objects left. The error returns the IA.
+    /// INVALID_STATE (IA_IN_USE) with objects left. The error returns the IA.
     ///
     /// # References
     /// dat_ia_close(3DAT).
-    pub fn close(self, how: CloseFlags) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.can_close(how) {
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.can_close(CloseFlags::Graceful) {
             return Err(Refused { object: self, error });
         }
         self.close_all();
         Ok(())
     }
 
-    /// Checks whether [`Ia::close`] would succeed. The answer is valid until objects are created or
-    /// freed.
+    /// Checks whether a close of this kind would succeed. The answer is valid until objects are
+    /// created or freed.
     #[doc(hidden)]
     pub fn can_close(&self, how: CloseFlags) -> Result<()> {
         self.device.check_inherited(Subtype::InvalidHandleIa, "IA")?;
@@ -331,24 +217,4 @@ impl Drop for Ia {
     fn drop(&mut self) {
         self.close_all();
     }
-}
-
-/// The approximate number of descriptors that an open IA and the libraries below it hold.
-const DESCRIPTORS: usize = 16;
-
-/// The number of descriptors that the process may still open, up to [`DESCRIPTORS`].
-fn descriptors_left() -> usize {
-    let all: Vec<_> = (0..DESCRIPTORS).map_while(|_| EventFd::new().ok()).collect();
-    all.len()
-}
-
-fn not_found(source: rxe_fallback::Error) -> Error {
-    let ty = match source.errno() {
-        libc::ENETDOWN | libc::EADDRNOTAVAIL => ReturnType::InvalidState,
-        libc::ENODEV | libc::ENOENT | libc::EINVAL | libc::ENOSYS => ReturnType::ProviderNotFound,
-        _ => ReturnType::InsufficientResources,
-    };
-    let sub = if ty == ReturnType::ProviderNotFound { Subtype::NameNotRegistered } else { Subtype::None };
-    let what = if ty == ReturnType::ProviderNotFound { "no such IA" } else { "the device cannot be used" };
-    Error::new(ty, sub, what).because(source)
 }

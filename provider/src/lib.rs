@@ -66,12 +66,12 @@ mod sync;
 mod types;
 mod ud;
 
-pub use attr::{ConnectionAttr, EpAttr, IaAttr, ProviderAttr, RetryAttr, SrqAttr};
+pub use attr::{ConnectionAttr, EpAttr, IaAttr, ProviderAttr, RetryAttr};
 pub use cno::Cno;
+pub use conn::ConnectOptions;
 pub use counters::{Counter, Counters, EpCounter, EvdCounter, IaCounter, PortCounters};
 pub use cr::Cr;
-pub use device::IaSettings;
-pub use ep::{ChainError, ChainRequest, Ep, EpChange, EpEvds, EpParam, EpStatus, RecvCounts};
+pub use ep::{ChainError, ChainRequest, Ep, EpBuilder, EpChange, EpParam, EpStatus, RecvCounts};
 pub use error::{CLASS_ERROR, Direction, Error, PostError, Result, ReturnType, Subtype};
 pub use evd::{Evd, EvdParam, WaitError};
 pub use event::{CrArrival, Drain, Event, Waited};
@@ -79,25 +79,24 @@ pub use event_data::{
     AsyncEvent, AsyncKind, AsyncObject, ConnectionEvent, ConnectionEventKind, DatagramEvent,
     DatagramEventKind, DtoCompletion, DtoFields, RmrBindCompletion, reason,
 };
-pub use ia::Ia;
+pub use ia::{Ia, IaBuilder};
 #[cfg(feature = "tokio")]
 pub use listener::{AsyncCno, AsyncEvd};
 pub use listener::{CnoListener, EvdListener};
-pub use lmr::Lmr;
+pub use lmr::{Lmr, LmrBuilder};
 #[doc(hidden)]
 pub use log::to_stderr as log_to_stderr;
 pub use pool::{Gauges, ReceiveQueue, Received, RecvBuf, RecvPool, SendBuf, SendPool};
-pub use psp::{Comm, Csp, Psp, Rsp};
+pub use psp::{Psp, PspBuilder, Rsp};
 pub use pz::Pz;
 pub use rmr::{Rmr, RmrBind, RmrParam, RmrScope};
-pub use srq::{Srq, SrqParam};
+pub use srq::{Srq, SrqBuilder, SrqParam};
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use sync::hook as lock_hook;
 pub use types::{
-    AddressHandle, CloseFlags, CompletionFlags, ConnQual, Count, DtoOp, DtoStatus, EpId, EpState, EvdFlags,
-    EvdId, LmrTriplet, MemPriv, Qos, RmrId, RmrTriplet, SRQ_LW_DEFAULT, ServiceType, SpId, SrqId, SrqState,
-    VALUE_UNKNOWN, VaType, WATERMARK_INFINITE, port_of,
+    AddressHandle, CloseFlags, CompletionFlags, DtoOp, DtoStatus, EpId, EpState, EvdFlags, EvdId, LmrTriplet,
+    MemPriv, RmrId, RmrTriplet, ServiceType, SpId, SrqId, SrqState, VaType,
 };
 
 pub use ud::GRH_LEN;
@@ -111,7 +110,7 @@ pub mod inside {
     pub use crate::datapath::{DataPath, Direct, Fast, Feed, Path, Verbs, WrInfo};
     pub use crate::defaults::Defaults;
     pub use crate::device::Device;
-    pub use crate::ep::{EpInner, Operation, Read, RequestKind, Send, Write};
+    pub use crate::ep::{EpEvds, EpInner, Operation, Read, RequestKind, Send, Write};
     pub use crate::error::code;
     pub use crate::evd::{EvdInner, Polled, Queue, Take};
     pub use crate::event_data::{Dequeued, Notice, Success};
@@ -119,11 +118,12 @@ pub mod inside {
     pub use crate::lmr::LmrInner;
     pub use crate::memory::table;
     pub use crate::process::Uncancelled;
+    pub use crate::psp::{Comm, Csp};
     pub use crate::queue_pair::{QueuePair, Receives, Request, Requests};
     pub use crate::rmr::{RmrInner, Target};
     pub use crate::shared_recv::SharedRecv;
     pub use crate::srq::SrqInner;
-    pub use crate::types::{ByNumber, Destination, MAX_IOV, NumberHasher};
+    pub use crate::types::{ByNumber, ConnQual, Destination, MAX_IOV, NumberHasher, Qos};
 
     /// Forks of the process.
     pub mod fork {

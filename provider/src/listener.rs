@@ -130,7 +130,7 @@ impl CnoListener {
     /// Makes a listener for this CNO.
     ///
     /// # Errors
-    /// INVALID_PARAMETER if the CNO has no descriptor: [`Cno::create_with_fd`] makes one that has.
+    /// INVALID_PARAMETER if the CNO has no descriptor: [`Cno::with_fd`] makes one that has.
     pub fn new(cno: &Cno) -> Result<Self> {
         match cno.fd() {
             Some(_) => Ok(Self { cno: cno.clone() }),

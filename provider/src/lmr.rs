@@ -11,6 +11,10 @@
 //! The memory of a pool ([`PoolMemory`]) is lent out as slices. No LMR context names it, so no
 //! triplet does, and only the pool can post it. SOUNDNESS.md has the whole argument.
 
+mod builder;
+
+pub use builder::LmrBuilder;
+
 use crate::device::{Class, Device, Member, RkeyTarget};
 use crate::error::{Direction, PostError};
 use crate::memory::headroom;
@@ -22,9 +26,6 @@ use rxe_fallback::mr::Mapping;
 use rxe_fallback::{Access, Mr, Sge};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-
-/// A region with zero-based addresses has to start at a page boundary (ib_uverbs_reg_mr).
-const PAGE: usize = 4096;
 
 /// Registered memory (`DAT_LMR_HANDLE`). Dropping it frees it.
 #[derive(Debug)]
@@ -51,140 +52,8 @@ pub struct LmrInner {
 }
 
 impl Lmr {
-    /// Registers `len` bytes of zeroed memory that the LMR owns.
-    ///
-    /// # Errors
-    /// INVALID_PARAMETER for a length of 0 or over the IA's limit, INVALID_HANDLE for a freed PZ or
-    /// one of another IA, INSUFFICIENT_RESOURCES without memory, at the memlock limit, or when the
-    /// device's table is full.
-    ///
-    /// # References
-    /// dat_lmr_create(3DAT).
-    pub fn create(ia: &Ia, pz: &Pz, len: usize, privileges: MemPriv) -> Result<Self> {
-        Self::create_with(ia, pz, len, privileges, VaType::Virtual, |pz, access| {
-            Mr::register_owned(&pz.pd, len, access, false)
-        })
-    }
-
-    /// As [`Lmr::create`], with zero-based addresses, both in local segments and for peers.
-    ///
-    /// # Errors
-    /// As [`Lmr::create`]; MODEL_NOT_SUPPORTED if the device has no zero-based regions.
-    pub fn create_zero_based(ia: &Ia, pz: &Pz, len: usize, privileges: MemPriv) -> Result<Self> {
-        Self::create_with(ia, pz, len, privileges, VaType::ZeroBased, |pz, access| {
-            Mr::register_owned(&pz.pd, len, access, false)
-        })
-    }
-
-    /// As [`Lmr::create`], in huge pages.
-    ///
-    /// # Errors
-    /// As [`Lmr::create`]; also if the machine has no free huge pages.
-    pub fn create_huge(ia: &Ia, pz: &Pz, len: usize, privileges: MemPriv) -> Result<Self> {
-        Self::create_with(ia, pz, len, privileges, VaType::Virtual, |pz, access| {
-            Mr::register_owned(&pz.pd, len, access, true)
-        })
-    }
-
-    /// Registers memory that the caller owns.
-    ///
-    /// # Errors
-    /// As [`Lmr::create`]; INVALID_PARAMETER (ARG3) for zero-based memory that does not start at a
-    /// page.
-    ///
-    /// # Safety
-    /// The `len` bytes at `start` stay mapped until [`Lmr::free`] has succeeded, or the LMR was
-    /// dropped with no RMR bound to it. If the device refuses to deregister the memory, it still
-    /// uses it.
-    ///
-    /// While a post of these bytes has not completed, no reference to them is used that a write of
-    /// the device would invalidate. The same holds from the time a peer knows the RMR context until
-    /// the LMR is freed. It also holds while a post of an earlier LMR of this PZ, which covered one
-    /// of these addresses and was freed, has not completed, because devices reuse keys.
-    #[expect(unsafe_code, reason = "the caller vouches for memory that the device will write")]
-    pub unsafe fn create_over(
-        ia: &Ia,
-        pz: &Pz,
-        start: *mut u8,
-        len: usize,
-        privileges: MemPriv,
-        va_type: VaType,
-    ) -> Result<Self> {
-        if va_type == VaType::ZeroBased && !start.addr().is_multiple_of(PAGE) {
-            return Err(Error::arg(3, format!("zero-based memory starts at a multiple of {PAGE}")));
-        }
-        // SAFETY: mapped until the Mr goes, and no conflicting references: both promised by our
-        // caller, and the Mr lives no longer than this LMR.
-        Self::create_with(ia, pz, len, privileges, va_type, |pz, access| unsafe {
-            Mr::register_raw(&pz.pd, start, len, access)
-        })
-    }
-
-    /// Registers memory that other processes share: every sharer registers its own mapping of it.
-    ///
-    /// Devices have no registrations that processes share, so each sharer takes an entry of the
-    /// device's table.
-    ///
-    /// # Errors
-    /// As [`Lmr::create_over`]; INVALID_STATE (LMR_FREE) if the memory is not mapped as shared.
-    ///
-    /// # Safety
-    /// As [`Lmr::create_over`].
-    ///
-    /// # References
-    /// dat_lmr_create(3DAT), `DAT_MEM_TYPE_SHARED_VIRTUAL`.
-    #[expect(unsafe_code, reason = "the caller vouches for memory that the device will write")]
-    pub unsafe fn create_shared_over(
-        ia: &Ia,
-        pz: &Pz,
-        start: *mut u8,
-        len: usize,
-        privileges: MemPriv,
-        va_type: VaType,
-    ) -> Result<Self> {
-        let first = start.addr() as u64;
-        let maps = match std::fs::read_to_string("/proc/self/maps") {
-            Err(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
-                let text = "no memory to read /proc/self/maps";
-                return Err(Error::resources(Subtype::ResourceMemory, text));
-            }
-            maps => maps.unwrap_or_default(),
-        };
-        if !is_shared(&maps, first, first.saturating_add(len as u64)) {
-            let text = "this memory is not mapped as shared: see mmap(2), MAP_SHARED, and shmat(2)";
-            return Err(Error::state(Subtype::InvalidStateLmrFree, text));
-        }
-        // SAFETY: promised by our caller.
-        unsafe { Self::create_over(ia, pz, start, len, privileges, va_type) }
-    }
-
-    fn create_with(
-        ia: &Ia,
-        pz: &Pz,
-        len: usize,
-        privileges: MemPriv,
-        va_type: VaType,
-        register: impl FnOnce(&PzInner, Access) -> Result<Mr, rxe_fallback::Error>,
-    ) -> Result<Self> {
-        let mut access = access_of(privileges);
-        access.set(Access::MW_BIND, ia.device.attr.max_rmrs > 0);
-        access.set(Access::ZERO_BASED, va_type == VaType::ZeroBased);
-        Self::create_listed(
-            ia,
-            pz,
-            len,
-            privileges,
-            va_type,
-            |pz| register(pz, access),
-            |mr| {
-                let base = if va_type == VaType::ZeroBased { 0 } else { mr.addr() };
-                ia.device.lmrs.insert(mr, base, pz.inner.number, privileges)
-            },
-        )
-    }
-
     /// Registers a region; `list` adds the region to the LMR table and returns its context.
-    fn create_listed(
+    fn register(
         ia: &Ia,
         pz: &Pz,
         len: usize,
@@ -303,7 +172,7 @@ impl Lmr {
     ///
     /// # References
     /// dat_lmr_free(3DAT).
-    pub fn free(self) -> Result<(), Refused<Self>> {
+    pub fn close(self) -> Result<(), Refused<Self>> {
         match self.inner.free() {
             Ok(()) => Ok(()),
             Err(error) => Err(Refused { object: self, error }),
@@ -356,7 +225,7 @@ impl PoolMemory {
             })?,
         };
         let mut lkey = 0;
-        let lmr = Lmr::create_listed(
+        let lmr = Lmr::register(
             ia,
             pz,
             len,

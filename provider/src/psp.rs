@@ -49,65 +49,75 @@ impl Comm {
     }
 }
 
-impl Psp {
-    /// Listens for connection requests. Each request becomes an event on `evd`. A request asks for
-    /// a connection or, if the device supports UD, for datagrams ([`Cr::service_type`]).
-    ///
-    /// # Errors
-    /// CONN_QUAL_IN_USE if another service point or program listens at the qualifier.
-    /// INVALID_PARAMETER (ARG2) for qualifier 0. INVALID_HANDLE for a closed IA, or for an EVD
-    /// without the CR stream.
-    ///
-    /// # References
-    /// dat_psp_create(3DAT).
-    pub fn create(ia: &Ia, qual: ConnQual, evd: &Evd) -> Result<Self> {
-        Self::listen(ia, Some(qual), evd, RequestPolicy::Bare).map(|(psp, _)| psp)
+/// The options of a new PSP: see [`Psp::builder`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing listens before `build`"]
+pub struct PspBuilder<'a> {
+    ia: &'a Ia,
+    evd: &'a Evd,
+    qual: Option<ConnQual>,
+    policy: RequestPolicy,
+}
+
+impl PspBuilder<'_> {
+    /// Listens at this port. 0, the default, selects a free port: [`Psp::port`] tells which.
+    pub fn port(self, port: u16) -> Self {
+        Self { qual: (port != 0).then_some(port.into()), ..self }
     }
 
-    /// Listens at a free connection qualifier and returns the qualifier.
-    ///
-    /// # Errors
-    /// CONN_QUAL_UNAVAILABLE if no qualifier is free; otherwise as [`Psp::create`].
-    ///
-    /// # References
-    /// dat_psp_create_any(3DAT).
-    pub fn create_any(ia: &Ia, evd: &Evd) -> Result<(Self, ConnQual)> {
-        Self::listen(ia, None, evd, RequestPolicy::Bare)
+    /// Listens at this connection qualifier.
+    #[doc(hidden)]
+    pub fn conn_qual(self, qual: ConnQual) -> Self {
+        Self { qual: Some(qual), ..self }
     }
 
-    /// As [`Psp::create`], but the provider creates an EP for each request
-    /// ([`CrArrival::ep`](crate::CrArrival::ep)).
+    /// The provider creates an EP for each request ([`CrArrival::ep`](crate::CrArrival::ep)).
     ///
     /// The EP is in TENTATIVE_CONNECTION_PENDING. It has no EVDs, and its PZ contains no LMR. The
     /// program changes the EP with [`Ep::modify`] and then accepts the request with it. The EP is
     /// freed if the request is rejected or accepted with another EP.
     ///
-    /// # Errors
-    /// As [`Psp::create`].
-    ///
     /// # References
     /// dat_psp_create(3DAT), `DAT_PSP_PROVIDER_FLAG`.
-    pub fn create_providing(ia: &Ia, qual: ConnQual, evd: &Evd) -> Result<Self> {
-        Self::listen(ia, Some(qual), evd, RequestPolicy::Provides).map(|(psp, _)| psp)
+    pub fn provide_eps(self) -> Self {
+        Self { policy: RequestPolicy::Provides, ..self }
     }
 
-    /// As [`Psp::create_providing`], at a free connection qualifier, which is returned.
+    /// Begins to listen.
     ///
     /// # Errors
-    /// As [`Psp::create_any`].
+    /// CONN_QUAL_IN_USE if another service point or program listens at the port;
+    /// CONN_QUAL_UNAVAILABLE if no port is free. INVALID_HANDLE for a closed IA, or for an EVD
+    /// without the CR stream.
     ///
     /// # References
-    /// dat_psp_create_any(3DAT).
-    pub fn create_any_providing(ia: &Ia, evd: &Evd) -> Result<(Self, ConnQual)> {
-        Self::listen(ia, None, evd, RequestPolicy::Provides)
+    /// dat_psp_create(3DAT), dat_psp_create_any(3DAT).
+    pub fn build(self) -> Result<Psp> {
+        check_qualifier(self.qual)?;
+        let at = ListenAt::Qualifier(self.qual);
+        Ok(Psp { inner: ServicePoint::listen(self.ia, at, &self.evd.inner, self.policy, None)? })
     }
+}
 
-    fn listen(ia: &Ia, qual: Option<ConnQual>, evd: &Evd, policy: RequestPolicy) -> Result<(Self, ConnQual)> {
-        check_qualifier(qual)?;
-        let at = ListenAt::Qualifier(qual);
-        let inner = ServicePoint::listen(ia, at, &evd.inner, policy, None)?;
-        let qual = inner.qual;
-        Ok((Self { inner }, qual))
+impl Psp {
+    /// A builder of PSPs. It begins with a free port, and with requests that come without an EP.
+    ///
+    /// Each connection request becomes an event on `evd`, which has the stream
+    /// [`EvdFlags::CR`](crate::EvdFlags::CR). A request asks for a connection or, if the device
+    /// supports UD, for datagrams ([`Cr::service_type`]).
+    ///
+    /// ```no_run
+    /// # use doorbell::{Evd, EvdFlags, Ia, Psp};
+    /// # fn main() -> doorbell::Result<()> {
+    /// let ia = Ia::open("mlx5_0")?;
+    /// let requests = Evd::new(&ia, 16, EvdFlags::CR)?;
+    /// let service = Psp::builder(&ia, &requests).port(4711).build()?;
+    /// println!("listening at {}", service.address());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder<'a>(ia: &'a Ia, evd: &'a Evd) -> PspBuilder<'a> {
+        PspBuilder { ia, evd, qual: None, policy: RequestPolicy::Bare }
     }
 
     /// The ID that names the service point in events.
@@ -115,7 +125,18 @@ impl Psp {
         self.inner.id
     }
 
+    /// The port at which the PSP listens.
+    pub fn port(&self) -> u16 {
+        port_of(self.inner.qual)
+    }
+
+    /// The address and port at which the PSP listens.
+    pub fn address(&self) -> SocketAddr {
+        self.inner.address()
+    }
+
     /// The connection qualifier at which the PSP listens.
+    #[doc(hidden)]
     pub fn conn_qual(&self) -> ConnQual {
         self.inner.qual
     }
@@ -132,15 +153,19 @@ impl Psp {
     ///
     /// # References
     /// dat_psp_free(3DAT).
-    pub fn free(self) -> Result<()> {
-        if self.inner.close() { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandlePsp, "PSP")) }
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        if self.inner.close() {
+            return Ok(());
+        }
+        let error = Error::handle(Subtype::InvalidHandlePsp, "PSP");
+        Err(Refused { object: self, error })
     }
 }
 
 /// Whether a service point can listen at this qualifier; `None` is any.
 fn check_qualifier(qual: Option<ConnQual>) -> Result<()> {
     if qual == Some(0) {
-        return Err(Error::arg(2, "0 is not a connection qualifier: use Psp::create_any for a free one"));
+        return Err(Error::arg(2, "0 is not a connection qualifier"));
     }
     Ok(())
 }
@@ -152,22 +177,33 @@ impl Drop for Psp {
 }
 
 impl Rsp {
-    /// Reserves an unconnected EP for the first request of the EP's service type (R154).
+    /// Reserves an unconnected EP for the first request of the EP's service type (R154). Port 0
+    /// selects a free port.
     ///
     /// # Errors
-    /// INVALID_STATE unless the EP is UNCONNECTED; otherwise as [`Psp::create`].
+    /// INVALID_STATE unless the EP is UNCONNECTED; otherwise as [`PspBuilder::build`].
     ///
     /// # References
     /// dat_rsp_create(3DAT).
-    pub fn create(ia: &Ia, qual: ConnQual, ep: &Ep, evd: &Evd) -> Result<Self> {
-        check_qualifier(Some(qual))?;
+    pub fn new(ia: &Ia, port: u16, ep: &Ep, evd: &Evd) -> Result<Self> {
+        Self::listen(ia, (port != 0).then_some(port.into()), ep, evd)
+    }
+
+    /// Listens at this connection qualifier.
+    #[doc(hidden)]
+    pub fn at_conn_qual(ia: &Ia, qual: ConnQual, ep: &Ep, evd: &Evd) -> Result<Self> {
+        Self::listen(ia, Some(qual), ep, evd)
+    }
+
+    fn listen(ia: &Ia, qual: Option<ConnQual>, ep: &Ep, evd: &Evd) -> Result<Self> {
+        check_qualifier(qual)?;
         ep.inner.check()?;
         let control = ep.inner.control.lock().unwrap();
         let state = ep.inner.state();
         if state != EpState::Unconnected {
             return Err(Error::state(state.subtype(), "only an unconnected EP can be reserved"));
         }
-        let at = ListenAt::Qualifier(Some(qual));
+        let at = ListenAt::Qualifier(qual);
         // Done before the first request can arrive.
         ep.inner.set_state(EpState::Reserved);
         drop(control);
@@ -181,6 +217,11 @@ impl Rsp {
         self.inner.id
     }
 
+    /// The port at which the RSP listens.
+    pub fn port(&self) -> u16 {
+        port_of(self.inner.qual)
+    }
+
     /// Stops listening. If no request has arrived, the EP is UNCONNECTED again.
     ///
     /// # Errors
@@ -188,8 +229,12 @@ impl Rsp {
     ///
     /// # References
     /// dat_rsp_free(3DAT).
-    pub fn free(self) -> Result<()> {
-        if self.inner.close() { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandleRsp, "RSP")) }
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        if self.inner.close() {
+            return Ok(());
+        }
+        let error = Error::handle(Subtype::InvalidHandleRsp, "RSP");
+        Err(Refused { object: self, error })
     }
 }
 
@@ -200,17 +245,17 @@ impl Drop for Rsp {
 }
 
 impl Csp {
-    /// Listens at a port of the IA's address; port 0 selects a free port. Requests come from
-    /// [`Ep::common_connect`], and from [`Ep::connect`] with the port as the qualifier.
+    /// Listens at a port of the IA's address; port 0 selects a free port. Unlike a PSP, a CSP takes
+    /// connections only, no datagrams.
     ///
     /// # Errors
     /// COMM_NOT_SUPPORTED for anything but reliable streams of the IA's address family.
     /// INVALID_ADDRESS for an address of another IA. PORT_IN_USE if another service point or
-    /// program listens at the port. Otherwise as [`Psp::create`].
+    /// program listens at the port. Otherwise as [`PspBuilder::build`].
     ///
     /// # References
     /// dat.h, `dat_csp_create`.
-    pub fn create(ia: &Ia, comm: Comm, at: SocketAddr, evd: &Evd) -> Result<Self> {
+    pub fn new(ia: &Ia, comm: Comm, at: SocketAddr, evd: &Evd) -> Result<Self> {
         ia.device.check()?;
         let own = ia.device.attr.ia_address;
         let can = Comm::of(own);
@@ -234,7 +279,7 @@ impl Csp {
 
     /// The address and port at which the CSP listens.
     pub fn address(&self) -> SocketAddr {
-        SocketAddr::new(self.inner.device.attr.ia_address, port_of(self.inner.qual))
+        self.inner.address()
     }
 
     /// The kind of connection that the CSP accepts.
@@ -249,8 +294,12 @@ impl Csp {
     ///
     /// # References
     /// dat.h, `dat_csp_free`.
-    pub fn free(self) -> Result<()> {
-        if self.inner.close() { Ok(()) } else { Err(Error::handle(Subtype::InvalidHandleCsp, "CSP")) }
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        if self.inner.close() {
+            return Ok(());
+        }
+        let error = Error::handle(Subtype::InvalidHandleCsp, "CSP");
+        Err(Refused { object: self, error })
     }
 }
 
@@ -261,7 +310,7 @@ impl Drop for Csp {
 }
 
 impl Cr {
-    /// Hands the request to the service point that listens at another qualifier. The request
+    /// Hands the request to the service point that listens at another port. The request
     /// arrives there as if the peer had addressed that service point. An EP that was reserved for
     /// the request is UNCONNECTED again; an EP that the provider had created is freed.
     ///
@@ -278,13 +327,13 @@ impl Cr {
     ///
     /// # References
     /// dat_cr_handoff(3DAT), which asks for a service point of the same IA; rdma_migrate_id(3).
-    pub fn hand_off(self, to: ConnQual) -> Result<(), Refused<Self>> {
-        self.inner.hand_off(to).map_err(|error| Refused { object: self, error })
+    pub fn hand_off(self, port: u16) -> Result<(), Refused<Self>> {
+        self.inner.hand_off(port.into()).map_err(|error| Refused { object: self, error })
     }
 }
 
 impl CrInner {
-    /// As [`Cr::hand_off`].
+    /// As [`Cr::hand_off`], to the service point at this connection qualifier.
     ///
     /// # Errors
     /// As [`Cr::hand_off`].

@@ -33,7 +33,7 @@ impl Pz {
     ///
     /// # References
     /// dat_pz_free(3DAT).
-    pub fn free(self) -> Result<(), Refused<Self>> {
+    pub fn close(self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.inner.device.check_inherited(Subtype::InvalidHandlePz, "PZ") {
             return Err(Refused { object: self, error });
         }

@@ -1,8 +1,8 @@
 //! RMRs: keys that give peers access to part of an LMR. Requests on an EP bind and invalidate them.
 //! An RMR is a verbs memory window.
 //!
-//! An RMR of [`Rmr::create`] belongs to its PZ: once bound, peers use it through any EP of that PZ
-//! (a type 1 window). An RMR of [`Rmr::create_for_ep`] is valid only on the connection of the EP
+//! An RMR of [`RmrScope::Pz`] belongs to its PZ: once bound, peers use it through any EP of that PZ
+//! (a type 1 window). An RMR of [`RmrScope::Ep`] is valid only on the connection of the EP
 //! through which it was bound, and the peer of that connection may invalidate it with a Send (a
 //! type 2 window).
 //!
@@ -18,7 +18,7 @@ use crate::memory::headroom;
 use crate::pz::PzInner;
 use crate::sync::{Mutex, rank};
 use crate::types::{CompletionFlags, EpId, EpState, LmrTriplet, MemPriv, RmrId, VaType, next_id};
-use crate::{Ep, Error, IaCounter, Lmr, PostError, Pz, Result, ReturnType, Subtype};
+use crate::{Ep, Error, IaCounter, Lmr, PostError, Pz, Refused, Result, ReturnType, Subtype};
 use rxe_fallback::{Access, BindMw, Mw, MwKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -176,33 +176,18 @@ impl Drop for Bound {
 }
 
 impl Rmr {
-    /// Creates an RMR that, once bound, is valid on every connection of its PZ. On a device without
-    /// type 1 windows, as [`Rmr::create_for_ep`].
+    /// Creates an RMR with this scope. A device without type 1 windows has only
+    /// [`RmrScope::Ep`], whatever is asked for.
     ///
     /// # Errors
     /// MODEL_NOT_SUPPORTED if the device has no memory windows; INVALID_HANDLE for a freed PZ;
     /// INSUFFICIENT_RESOURCES from the device.
     ///
     /// # References
-    /// dat_rmr_create(3DAT).
-    pub fn create(pz: &Pz) -> Result<Self> {
-        let device = pz.inner.device.context.attributes();
-        Self::alloc(pz, if device.memory_windows { RmrScope::Pz } else { RmrScope::Ep })
-    }
-
-    /// Creates an RMR that is valid only on the connection through which it is bound.
-    ///
-    /// # Errors
-    /// As [`Rmr::create`].
-    ///
-    /// # References
-    /// dat.h, `dat_rmr_create_for_ep`.
-    pub fn create_for_ep(pz: &Pz) -> Result<Self> {
-        Self::alloc(pz, RmrScope::Ep)
-    }
-
-    fn alloc(pz: &Pz, scope: RmrScope) -> Result<Self> {
+    /// dat_rmr_create(3DAT); dat.h, `dat_rmr_create_for_ep`.
+    pub fn new(pz: &Pz, scope: RmrScope) -> Result<Self> {
         let device = &pz.inner.device;
+        let scope = if device.context.attributes().memory_windows { scope } else { RmrScope::Ep };
         device.check()?;
         pz.inner.check(device)?;
         headroom()?;
@@ -287,8 +272,8 @@ impl Rmr {
     ///
     /// # References
     /// dat_rmr_free(3DAT).
-    pub fn free(self) -> Result<()> {
-        if self.inner.close() { Ok(()) } else { Err(freed()) }
+    pub fn close(self) -> Result<(), Refused<Self>> {
+        if self.inner.close() { Ok(()) } else { Err(Refused { object: self, error: freed() }) }
     }
 }
 

@@ -1,28 +1,28 @@
 //! SRQs: queues of posted receive buffers, shared by many EPs. This file has the object and its
-//! control calls: creation, query, resize, free.
+//! control calls: query, resize, close.
 //!
 //! [`Srq`] is what the program owns, with the half that posts ([`SrqPoster`]). [`SrqInner`] is
 //! shared with the EPs on the SRQ and with the tables of the device. Completions need
 //! [`SharedRecv`] only.
 
 mod attached;
+mod builder;
 mod low_watermark;
 mod post;
 
 use attached::Attached;
+pub use builder::SrqBuilder;
 
 use crate::datapath::SrqPoster;
 use crate::defaults::Defaults;
 use crate::device::{Class, Device, Member, QueueLmrs};
 use crate::evd::EvdInner;
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
-use crate::memory::headroom;
 use crate::pz::PzInner;
 use crate::shared_recv::SharedRecv;
 use crate::sync::{Mutex, rank};
-use crate::types::{Count, EpId, MAX_IOV, SRQ_LW_DEFAULT, SrqId, SrqState, next_id};
-use crate::{Error, Ia, IaCounter, Pz, Refused, Result, SrqAttr, Subtype};
-use rxe_fallback::SrqInit;
+use crate::types::{EpId, SrqId, SrqState};
+use crate::{Error, Refused, Result, Subtype};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -45,15 +45,15 @@ pub struct SrqParam {
     /// Operational, unless the device has reported an error of the SRQ.
     pub state: SrqState,
     /// The depth.
-    pub max_recv_dtos: Count,
+    pub depth: u32,
     /// The largest number of segments in one buffer.
-    pub max_recv_iov: Count,
+    pub segments: u32,
     /// The value last set, whether or not its event has been raised (R45).
-    pub low_watermark: Count,
+    pub low_watermark: u32,
     /// The number of buffers that an EP could take now.
-    pub available: Count,
+    pub available: u32,
     /// The number of occupied entries: available, taken by an EP, or completed but not reaped.
-    pub outstanding: Count,
+    pub outstanding: u32,
 }
 
 /// The object behind an [`Srq`].
@@ -81,81 +81,7 @@ struct LowWatermark {
     armed: bool,
 }
 
-/// The room of an SRQ of this depth that the device cannot resize, by verbs. The device library
-/// uses all places of the SRQ in turn, so with room for `most` buffers hardly a post would find its
-/// place in a cache.
-fn verbs_room(depth: u32, most: u32) -> u32 {
-    depth.saturating_mul(4).max(4095).min(most)
-}
-
 impl Srq {
-    /// Creates an SRQ for at least `max_recv_dtos` buffers of at least `max_recv_iov` segments.
-    ///
-    /// # Errors
-    /// INVALID_PARAMETER (ARG3) for a depth or segment count below 1 or over the IA's limits
-    /// (R13-R15), or for a low watermark other than 0 (R12). INVALID_HANDLE for a closed IA, or for
-    /// a PZ that is freed or belongs to another IA (R18, R19). INSUFFICIENT_RESOURCES from the
-    /// device (R20).
-    ///
-    /// # References
-    /// dat_srq_create(3DAT).
-    pub fn create(ia: &Ia, pz: &Pz, attr: SrqAttr) -> Result<Self> {
-        let defaults = &ia.defaults;
-        let device = &ia.device;
-        device.check()?;
-        pz.inner.check(device)?;
-        headroom()?;
-        let most = device.attr.max_recv_per_srq;
-        if attr.max_recv_dtos < 1 || attr.max_recv_dtos > most {
-            let text = format!("the depth of an SRQ is 1 to {most} here, not {}", attr.max_recv_dtos);
-            return Err(Error::arg(3, text));
-        }
-        let most = device.attr.max_iov_segments_per_dto;
-        if attr.max_recv_iov < 1 || attr.max_recv_iov > most {
-            let text = format!("a buffer has 1 to {most} segments here, not {}", attr.max_recv_iov);
-            return Err(Error::arg(3, text));
-        }
-        if attr.low_watermark != SRQ_LW_DEFAULT {
-            return Err(Error::arg(3, "the low watermark is 0 at creation: set it afterwards"));
-        }
-        let depth = attr.max_recv_dtos as u32;
-        let resizable = device.context.attributes().srq_resize;
-        let most = device.attr.max_recv_per_srq as u32;
-        let room = if resizable {
-            depth
-        } else if device.path.is_direct() {
-            most
-        } else {
-            verbs_room(depth, most)
-        };
-        let id = next_id();
-        let init = SrqInit { max_wr: room, max_sge: attr.max_recv_iov as u32, token: id };
-        let create =
-            if device.attr.datagrams { rxe_fallback::Srq::create_for_any } else { rxe_fallback::Srq::create };
-        let srq = create(&pz.inner.pd, init).map_err(|e| Error::verb(Subtype::ResourceSrq, e))?;
-        let max_iov = srq.max_sge().min(MAX_IOV as u32).min(device.attr.max_iov_segments_per_dto as u32);
-        let (path, poster) = device.path.srq(srq, id as u32, depth, room, resizable)?;
-        let inner = Arc::new(SrqInner {
-            id: SrqId(id),
-            device: device.clone(),
-            defaults: defaults.clone(),
-            pz: pz.inner.clone(),
-            recv: Arc::new(SharedRecv { number: id as u32, path }),
-            context: AtomicU64::new(0),
-            max_iov,
-            live: AtomicBool::new(true),
-            failed: AtomicBool::new(false),
-            eps: Mutex::default(),
-            low: Mutex::default(),
-        });
-        // If the next line fails, dropping `inner` leaves the PZ.
-        pz.inner.enter();
-        device.register(Class::Srq, id, &inner, &[IaCounter::SrqCreate])?;
-        let mut lmrs = QueueLmrs::closed(inner.device.lmrs, inner.pz.number);
-        lmrs.open(u32::MAX);
-        Ok(Self { inner, poster, lmrs })
-    }
-
     /// The ID that names the SRQ in events.
     pub fn id(&self) -> SrqId {
         self.inner.id
@@ -181,11 +107,11 @@ impl Srq {
         let counts = self.poster.counts();
         Ok(SrqParam {
             state: inner.state(),
-            max_recv_dtos: counts.depth as Count,
-            max_recv_iov: inner.max_iov as Count,
-            low_watermark: inner.low.lock().unwrap().value as Count,
-            available: counts.available as Count,
-            outstanding: counts.outstanding as Count,
+            depth: counts.depth,
+            segments: inner.max_iov,
+            low_watermark: inner.low.lock().unwrap().value,
+            available: counts.available,
+            outstanding: counts.outstanding,
         })
     }
 
@@ -200,14 +126,13 @@ impl Srq {
     ///
     /// # References
     /// dat_srq_resize(3DAT).
-    pub fn resize(&mut self, depth: Count) -> Result<()> {
+    pub fn resize(&mut self, depth: u32) -> Result<()> {
         let inner = &self.inner;
         inner.check()?;
         let most = inner.device.attr.max_recv_per_srq;
         if depth < 1 || depth > most {
             return Err(Error::arg(2, format!("the depth of an SRQ is 1 to {most} here, not {depth}")));
         }
-        let depth = depth as u32;
         inner.harvest()?;
         let counts = self.poster.counts();
         if depth < counts.outstanding {
@@ -241,19 +166,19 @@ impl Srq {
     /// (R110).
     ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) for a value below 0 or over the depth (R117, R118). On an error the
+    /// INVALID_PARAMETER (ARG2) for a value over the depth (R118). On an error the
     /// setting stays unchanged (R119).
     ///
     /// # References
     /// dat_srq_set_lw(3DAT), errata E1 and E3.
-    pub fn set_low_watermark(&mut self, value: Count) -> Result<()> {
+    pub fn set_low_watermark(&mut self, value: u32) -> Result<()> {
         let inner = &self.inner;
         inner.check()?;
         let depth = inner.recv.path.depth();
-        if value < 0 || value as u32 > depth {
+        if value > depth {
             return Err(Error::arg(2, format!("the low watermark is 0 to {depth} here, not {value}")));
         }
-        inner.arm_low(value as u32, &self.poster)
+        inner.arm_low(value, &self.poster)
     }
 
     /// Frees the SRQ. Posted buffers are dropped without a completion (R26); the device no longer
@@ -269,7 +194,7 @@ impl Srq {
         clippy::result_large_err,
         reason = "the SRQ comes back, and its state is kept flat for the sake of posts"
     )]
-    pub fn free(self) -> Result<(), Refused<Self>> {
+    pub fn close(self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.inner.shut() {
             return Err(Refused { object: self, error });
         }
@@ -352,7 +277,7 @@ impl SrqInner {
         if attached.is_shut() || !self.live.load(Ordering::Acquire) {
             return Err(Error::state(Subtype::InvalidStateSrqShutdown, "the SRQ is being freed"));
         }
-        attached.attach(&self.recv, evd, self.device.attr.max_ep_per_srq as u32)
+        attached.attach(&self.recv, evd, self.device.attr.max_ep_per_srq)
     }
 
     /// Detaches an EP with this receive EVD.

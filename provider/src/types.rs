@@ -5,18 +5,6 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
 
-/// A signed count, as DAT counts (`DAT_COUNT`).
-pub type Count = i32;
-
-/// A count that is not known (`DAT_VALUE_UNKNOWN`).
-pub const VALUE_UNKNOWN: Count = -2;
-
-/// A high watermark that never fires (`DAT_WATERMARK_INFINITE`, `DAT_HW_DEFAULT`).
-pub const WATERMARK_INFINITE: Count = -1;
-
-/// The low watermark that every SRQ is created with: off (`DAT_SRQ_LW_DEFAULT`).
-pub const SRQ_LW_DEFAULT: Count = 0;
-
 /// The largest number of segments of a buffer, even if the device allows more.
 pub const MAX_IOV: usize = 32;
 
@@ -29,7 +17,7 @@ pub(crate) const MAX_PRIVATE_DATA: usize = 56;
 pub type ConnQual = u64;
 
 /// The rdma_cm port of a connection qualifier.
-pub fn port_of(qual: ConnQual) -> u16 {
+pub(crate) fn port_of(qual: ConnQual) -> u16 {
     const MOD: u64 = 32_001;
     const BASE: u64 = 65_535 - MOD;
     // Both branches fit: the second is below 65,535.

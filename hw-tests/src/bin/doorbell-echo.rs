@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use doorbell_hw_tests::echo::{Failure, Load, client, pair, parse_server, server};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 /// Sends messages of many sizes over many connections, has them echoed through one shared receive
@@ -25,9 +25,9 @@ enum Command {
         /// The RDMA device: a name, a network interface or an address
         #[arg(long)]
         device: String,
-        /// The server: ADDRESS or ADDRESS:QUALIFIER
+        /// The server: ADDRESS or ADDRESS:PORT
         #[arg(long, value_name = "ADDRESS", value_parser = parse_server)]
-        server: (IpAddr, u64),
+        server: SocketAddr,
         #[command(flatten)]
         load: Load,
     },

@@ -8,11 +8,11 @@ use super::report::{Outcome, Progress, SrqCounts, Tally};
 use super::wire::{Counts, Note, Purpose};
 use super::{DEFAULT_SIZES, Failure};
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, Ep, EpAttr, EpEvds,
-    Event, Qos, RecvPool, SendPool, Srq, SrqAttr,
+    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, Ep,
+    EpAttr, Event, RecvPool, SendPool, Srq,
 };
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// A connection is given up after this time, and an answer on the control connection.
@@ -92,7 +92,7 @@ struct Client<'a> {
 ///
 /// # Errors
 /// [`Failure::Setup`] where no message could be sent; what fails later is in the outcome.
-pub fn run(device: &str, server: (IpAddr, u64), load: &Load) -> Result<Outcome, Failure> {
+pub fn run(device: &str, server: SocketAddr, load: &Load) -> Result<Outcome, Failure> {
     let pattern = Pattern::new(load.seed, &load.sizes);
     let mut tally = Tally::new(pattern.sizes(), u64::from(load.connections) * load.messages);
     let mut end = End::open(device)?;
@@ -114,14 +114,14 @@ pub fn run(device: &str, server: (IpAddr, u64), load: &Load) -> Result<Outcome, 
 /// Opens the control connection and is told credits, window and the SRQ's counts.
 fn introduce(
     end: &mut End,
-    (address, qual): (IpAddr, u64),
+    server: SocketAddr,
     load: &Load,
 ) -> Result<(Line, u32, u32, Option<Counts>), Failure> {
-    let server = format!("server {address}, qualifier {qual}");
-    let failed = |e: &dyn std::fmt::Display| Failure::setup(&server, e);
+    let whom = format!("server {server}");
+    let failed = |e: &dyn std::fmt::Display| Failure::setup(&whom, e);
     end.expect(Line::EVENTS).map_err(|e| failed(&e))?;
     let mut line = Line::new(end).map_err(|e| failed(&e))?;
-    connect(&line.ep, (address, qual), Purpose::Control).map_err(|e| failed(&e))?;
+    connect(&line.ep, server, Purpose::Control).map_err(|e| failed(&e))?;
     established(end, 1).map_err(|e| failed(&e))?;
     let window = load.window.unwrap_or(0);
     line.say(Note::Hello { connections: load.connections, window, largest: load.largest() as u32 })
@@ -142,8 +142,8 @@ fn introduce(
     }
 }
 
-fn connect(ep: &Ep, (address, qual): (IpAddr, u64), purpose: Purpose) -> doorbell::Result<()> {
-    ep.connect(address, qual, Some(CONNECT_TIME), &purpose.encode(), Qos::BestEffort)
+fn connect(ep: &Ep, server: SocketAddr, purpose: Purpose) -> doorbell::Result<()> {
+    ep.connect_with(server, ConnectOptions::new().timeout(CONNECT_TIME).private_data(&purpose.encode()))
 }
 
 /// Waits until this many connections are up.
@@ -196,7 +196,7 @@ impl<'a> Client<'a> {
     fn new(
         mut end: End,
         line: Line,
-        server: (IpAddr, u64),
+        server: SocketAddr,
         load: &'a Load,
         pattern: &'a Pattern,
         (credits, window): (u32, u32),
@@ -205,23 +205,24 @@ impl<'a> Client<'a> {
         let size = pattern.largest().max(1);
         let failed = |e| Failure::setup(&format!("{credits} buffers of {size} bytes each way"), e);
         let (ia, pz) = (&end.ia, &end.pz);
-        let mut srq = Srq::create(ia, pz, SrqAttr::depth(credits as i32)).map_err(failed)?;
+        let mut srq = Srq::builder(ia, pz).depth(credits).build().map_err(failed)?;
         let mut received = RecvPool::new(ia, pz, credits, size).map_err(failed)?;
         received.refill(&mut srq).map_err(|e| failed(e.into()))?;
         let to_send = SendPool::new(ia, pz, credits, size).map_err(failed)?;
         // The acknowledgement of a send may come later than its echo.
         let most_sends = 2 * window + 2;
-        let attr = EpAttr {
-            max_request_dtos: most_sends as i32,
-            max_request_iov: MAX_SEGMENTS as i32,
-            ..EpAttr::default()
-        };
+        let attr =
+            EpAttr { request_depth: most_sends, request_segments: MAX_SEGMENTS as u32, ..EpAttr::default() };
         let failed = |e| Failure::setup(&format!("{} connections", load.connections), e);
         end.expect(credits + load.connections * (most_sends + 1)).map_err(failed)?;
         let mut streams = Vec::with_capacity(load.connections as usize);
         for i in 0..load.connections {
-            let evds = EpEvds { ..end.evds() };
-            let ep = Ep::create_with_srq(&end.ia, &end.pz, evds, &srq, &attr).map_err(failed)?;
+            let ep = Ep::builder(&end.ia, &end.pz)
+                .evd(&end.evd)
+                .srq(&srq)
+                .attributes(&attr)
+                .build()
+                .map_err(failed)?;
             ep.set_context(1 + u64::from(i));
             let under_way = VecDeque::with_capacity(window as usize);
             streams.push(Stream { ep, sent: 0, back: 0, under_way, sends: 0, ready: true });

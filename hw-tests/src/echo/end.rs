@@ -3,8 +3,8 @@
 use super::Failure;
 use super::wire::{NOTE_BYTES, Note};
 use doorbell::{
-    CompletionFlags, DtoCompletion, Ep, EpAttr, EpEvds, Error, Evd, EvdFlags, Event, Ia, Pz, RecvPool,
-    ReturnType, SendPool,
+    CompletionFlags, DtoCompletion, Ep, EpAttr, Error, Evd, EvdFlags, Event, Ia, Pz, RecvPool, ReturnType,
+    SendPool,
 };
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const NOTES: u32 = 4;
 
 /// Events that the EVD takes at first.
-const EVENTS: i32 = 1024;
+const EVENTS: usize = 1024;
 
 /// An open device, and one EVD for all its events. Dropped after everything that was made on it.
 #[derive(Debug)]
@@ -26,24 +26,19 @@ pub(super) struct End {
 impl End {
     pub(super) fn open(device: &str) -> Result<Self, Failure> {
         let ia = Ia::open(device).map_err(|e| Failure::setup(&format!("device {device}"), e))?;
-        let made = Pz::create(&ia).and_then(|pz| {
+        let made = Pz::new(&ia).and_then(|pz| {
             let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
-            Ok((pz, Evd::create(&ia, EVENTS, None, flags)?))
+            Ok((pz, Evd::new(&ia, EVENTS, flags)?))
         });
         let (pz, evd) = made.map_err(|e| Failure::setup(&format!("device {device}"), e))?;
         Ok(Self { evd, pz, ia, promised: 0 })
     }
 
-    pub(super) fn evds(&self) -> EpEvds<'_> {
-        EpEvds { recv: Some(&self.evd), request: Some(&self.evd), connect: Some(&self.evd) }
-    }
-
     /// Makes room for this many more events.
     pub(super) fn expect(&mut self, events: u32) -> Result<(), Error> {
         let promised = self.promised + events;
-        let qlen = self.evd.query()?.qlen as u32;
-        if promised > qlen {
-            self.evd.resize(promised as i32)?;
+        if promised as usize > self.evd.query()?.depth {
+            self.evd.resize(promised as usize)?;
         }
         self.promised = promised;
         Ok(())
@@ -87,13 +82,13 @@ impl Line {
 
     pub(super) fn new(end: &End) -> Result<Self, Error> {
         let attr = EpAttr {
-            max_recv_dtos: NOTES as i32,
-            max_request_dtos: NOTES as i32,
-            max_recv_iov: 1,
-            max_request_iov: 1,
+            recv_depth: NOTES,
+            request_depth: NOTES,
+            recv_segments: 1,
+            request_segments: 1,
             ..EpAttr::default()
         };
-        let mut ep = Ep::create(&end.ia, &end.pz, end.evds(), Some(&attr))?;
+        let mut ep = Ep::builder(&end.ia, &end.pz).evd(&end.evd).attributes(&attr).build()?;
         let mut heard = RecvPool::new(&end.ia, &end.pz, NOTES, NOTE_BYTES)?;
         heard.refill(&mut ep)?;
         Ok(Self { ep, heard, said: SendPool::new(&end.ia, &end.pz, NOTES, NOTE_BYTES)? })

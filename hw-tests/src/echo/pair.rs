@@ -1,11 +1,11 @@
 //! Both ends at once: the server as a child process, the client in this one.
 
+use super::Failure;
 use super::client::{self, Load};
 use super::report::Outcome;
 use super::server::Buffers;
-use super::{Failure, parse_server};
 use std::io::{BufRead as _, BufReader};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 /// A server in a process of its own; ended when this is dropped.
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 pub struct ServerProcess {
     child: Child,
     /// Where it listens.
-    pub address: (IpAddr, u64),
+    pub address: SocketAddr,
 }
 
 impl ServerProcess {
@@ -63,13 +63,12 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Address and qualifier in the first line that a server prints.
-fn listening(line: &str) -> Option<(IpAddr, u64)> {
+/// Address and port in the first line that a server prints.
+fn listening(line: &str) -> Option<SocketAddr> {
     let (_, rest) = line.strip_prefix("listening on ")?.split_once(", address ")?;
-    let (address, rest) = rest.split_once(", qualifier ")?;
-    let (qual, _) = rest.split_once(':')?;
-    let (address, _) = parse_server(address).ok()?;
-    Some((address, qual.parse().ok()?))
+    let (address, rest) = rest.split_once(", port ")?;
+    let (port, _) = rest.split_once(':')?;
+    Some(SocketAddr::new(address.parse().ok()?, port.parse().ok()?))
 }
 
 /// Runs the load between two devices, or one and itself.
@@ -96,8 +95,8 @@ mod tests {
 
     #[test]
     fn the_server_says_where_it_listens() {
-        let line = "listening on rxeA, address 10.9.0.1, qualifier 50123: 64 buffers of 9 bytes, one SRQ\n";
-        assert_eq!(listening(line), Some(("10.9.0.1".parse().unwrap(), 50_123)));
+        let line = "listening on rxeA, address 10.9.0.1, port 50123: 64 buffers of 9 bytes, one SRQ\n";
+        assert_eq!(listening(line), Some("10.9.0.1:50123".parse().unwrap()));
         assert_eq!(listening("thread 'main' panicked"), None);
         assert_eq!(listening(""), None);
     }

@@ -3,10 +3,10 @@
 use super::counters::RnrCounter;
 use super::end::{End, Line};
 use super::wire::{Counts, Note, Purpose};
-use super::{DEFAULT_QUAL, Failure};
+use super::{DEFAULT_PORT, Failure};
 use doorbell::{
     CompletionFlags, ConnectionEvent, Cr, DtoCompletion, DtoOp, Ep, EpAttr, EpId, EpState, Error, Event,
-    PostError, Psp, RecvBuf, RecvPool, SendPool, Srq, SrqAttr,
+    PostError, Psp, RecvBuf, RecvPool, SendPool, Srq,
 };
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -21,9 +21,9 @@ pub struct Options {
     /// The RDMA device: a name, a network interface or an address [default: the first one]
     #[arg(long)]
     pub device: Option<String>,
-    /// Where to listen: a connection qualifier, 0 for any that is free
-    #[arg(long, value_name = "QUAL", default_value_t = DEFAULT_QUAL)]
-    pub bind: u64,
+    /// Where to listen: a port, 0 for any that is free
+    #[arg(long, value_name = "QUAL", default_value_t = DEFAULT_PORT)]
+    pub bind: u16,
     /// Where messages arrive.
     #[command(flatten)]
     pub buffers: Buffers,
@@ -98,7 +98,7 @@ struct Server {
 /// Serves until the process is ended.
 ///
 /// # Errors
-/// [`Failure::Setup`] if the device, the qualifier or the memory is not available; [`Failure::Run`]
+/// [`Failure::Setup`] if the device, the port or the memory is not available; [`Failure::Run`]
 /// when the device fails later.
 pub fn serve(options: &Options) -> Result<Infallible, Failure> {
     let mut server = Server::new(options)?;
@@ -123,7 +123,7 @@ impl Server {
         let shared = if options.buffers.plain {
             None
         } else {
-            let mut srq = Srq::create(&end.ia, &end.pz, SrqAttr::depth(depth as i32)).map_err(buffers)?;
+            let mut srq = Srq::builder(&end.ia, &end.pz).depth(depth).build().map_err(buffers)?;
             let mut pool = RecvPool::new(&end.ia, &end.pz, depth, size).map_err(buffers)?;
             pool.refill(&mut srq).map_err(|e| buffers(e.into()))?;
             Some((srq, pool))
@@ -131,14 +131,12 @@ impl Server {
         let sends = SendPool::new(&end.ia, &end.pz, depth, size)
             .map_err(|e| Failure::setup(&format!("{depth} send buffers of {size} bytes"), e))?;
         end.expect(depth).map_err(buffers)?;
-        let (psp, qual) = match options.bind {
-            0 => Psp::create_any(&end.ia, &end.evd),
-            qual => Psp::create(&end.ia, qual, &end.evd).map(|psp| (psp, qual)),
-        }
-        .map_err(|e| Failure::setup("cannot listen", e))?;
+        let psp = Psp::builder(&end.ia, &end.evd).port(options.bind).build();
+        let psp = psp.map_err(|e| Failure::setup("cannot listen", e))?;
+        let port = psp.port();
         let queue = if shared.is_some() { "one SRQ" } else { "receives of each connection" };
         println!(
-            "listening on {}, address {}, qualifier {qual}: {depth} buffers of {size} bytes, {queue}",
+            "listening on {}, address {}, port {port}: {depth} buffers of {size} bytes, {queue}",
             end.ia.attributes().adapter_name,
             end.ia.address()
         );
@@ -272,15 +270,18 @@ impl Server {
                 // The acknowledgement of an answer may come later than the next message.
                 let most = 2 * window + 2;
                 let events = most + window + 1;
-                let attr = EpAttr { max_request_dtos: most as i32, max_request_iov: 1, ..EpAttr::default() };
+                let attr = EpAttr { request_depth: most, request_segments: 1, ..EpAttr::default() };
                 let end = &mut self.end;
                 end.expect(events)?;
                 let (ep, own) = match &self.shared {
-                    Some((srq, _)) => (Ep::create_with_srq(&end.ia, &end.pz, end.evds(), srq, &attr)?, None),
+                    Some((srq, _)) => (
+                        Ep::builder(&end.ia, &end.pz).evd(&end.evd).srq(srq).attributes(&attr).build()?,
+                        None,
+                    ),
                     None => {
-                        let attr = EpAttr { max_recv_dtos: window as i32, ..attr };
+                        let attr = EpAttr { recv_depth: window, ..attr };
                         let own = RecvPool::new(&end.ia, &end.pz, window, (self.largest as usize).max(1))?;
-                        (Ep::create(&end.ia, &end.pz, end.evds(), Some(&attr))?, Some(own))
+                        (Ep::builder(&end.ia, &end.pz).evd(&end.evd).attributes(&attr).build()?, Some(own))
                     }
                 };
                 let waiting = VecDeque::with_capacity(window as usize);
@@ -352,7 +353,7 @@ impl Server {
         let Some((srq, pool)) = &mut self.shared else { return Ok(None) };
         pool.refill(srq)?;
         let param = srq.query()?;
-        Ok(Some((param.available as u32, param.outstanding as u32)))
+        Ok(Some((param.available, param.outstanding)))
     }
 
     fn up(&mut self, id: EpId) {

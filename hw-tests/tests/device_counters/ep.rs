@@ -1,9 +1,10 @@
 //! Counters of EPs.
 
 use crate::*;
+use doorbell::inside::EpEvds;
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DatagramEventKind, DtoStatus, Ep, EpAttr, EpChange,
-    EpCounter as E, EpEvds, EvdCounter as V, Event, GRH_LEN, IaCounter as I, Lmr, Qos, RmrTriplet,
+    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, DatagramEventKind, DtoStatus, Ep,
+    EpAttr, EpChange, EpCounter as E, EvdCounter as V, Event, GRH_LEN, IaCounter as I, Lmr, RmrTriplet,
     ServiceType,
 };
 use doorbell_hw_tests::rig::*;
@@ -29,7 +30,7 @@ fn target(side: &Side, len: u32) -> RmrTriplet {
 
 fn an_ep_counts_posts_and_bytes_by_kind() {
     let rig = Rig::new();
-    let mut pair = rig.connect_plain(&EpAttr { max_recv_iov: 2, ..EpAttr::default() });
+    let mut pair = rig.connect_plain(&EpAttr { recv_segments: 2, ..EpAttr::default() });
     let (local, remote) = (&rig.client.lmr, &rig.server);
     pair.server.post_recv(&[remote.lmr.triplet(0, 500), remote.lmr.triplet(500, 12)], 0, NONE).unwrap();
     for _ in 0..2 {
@@ -54,7 +55,7 @@ fn an_ep_counts_posts_and_bytes_by_kind() {
     let atomics = rig.client.ia.attributes().atomics;
     if atomics {
         let side = rig.server.lmr.privileges() | doorbell::MemPriv::REMOTE_ATOMIC;
-        let words = Lmr::create(&rig.server.ia, &rig.server.pz, 4096, side).unwrap();
+        let words = Lmr::builder(&rig.server.ia, &rig.server.pz).privileges(side).allocate(4096).unwrap();
         let at = RmrTriplet {
             virtual_address: words.address(),
             segment_length: 8,
@@ -140,7 +141,7 @@ fn messages_without_an_evd_are_counted() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(4);
     let evds = EpEvds { recv: None, ..rig.server.evds() };
-    let server = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, &srq, &EpAttr::default()).unwrap();
+    let server = Ep::builder(&rig.server.ia, &rig.server.pz).evds(evds).srq(&srq).build().unwrap();
     let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
     rig.server.post(&mut srq, 4, 64, 0, 0);
     for _ in 0..3 {
@@ -184,7 +185,7 @@ fn an_ep_counts_attempts_and_disconnects() {
     client.disconnect(CloseFlags::Abrupt).unwrap_err();
     ep_is(&client, &[]);
     let (psp, arrival) = rig.ask(&client);
-    client.connect(rig.server.ia.address(), 1, None, &[], Qos::BestEffort).unwrap_err();
+    client.connect((rig.server.ia.address(), 1).into()).unwrap_err();
     arrival.cr.reject(&[]).unwrap();
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::PeerRejected);
     drop(psp);
@@ -235,15 +236,15 @@ fn datagrams_are_counted_apart() {
     assert_eq!(rig.client.connect.counters().unwrap()[V::ConnCallback], 1);
 
     restart(&rig);
-    let qual = psp.conn_qual();
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    let to = psp.address();
+    client.connect_with(to, ConnectOptions::new().timeout(LONG)).unwrap();
     connection_request(&rig.server.cr).cr.reject(&[]).unwrap();
     next(&rig.client.connect);
     ia_is(&rig.client.ia, &[(I::CmAhReqTx, 1), (I::CmUserRejRx, 1)]);
     ia_is(&rig.server.ia, &[(I::SpCr, 1), (I::CmAhReqRx, 1), (I::SpCrRejected, 1), (I::CmUserRejTx, 1)]);
-    psp.free().unwrap();
+    psp.close().unwrap();
     restart(&rig);
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with(to, ConnectOptions::new().timeout(LONG)).unwrap();
     next(&rig.client.connect);
     ia_is(&rig.client.ia, &[(I::CmAhReqTx, 1), (I::CmErrRefused, 1)]);
     ia_is(&rig.server.ia, &[]);
@@ -258,11 +259,11 @@ fn counts_stay_with_an_ep_that_is_modified() {
     rig.disconnect(&pair);
     let mut client = pair.client;
     client.reset().unwrap();
-    let deeper = EpChange { max_request_dtos: Some(200), ..EpChange::default() };
+    let deeper = EpChange { request_depth: Some(200), ..EpChange::default() };
     client.modify(deeper).unwrap();
     let mut server = pair.server;
     server.reset().unwrap();
-    server.modify(EpChange { max_recv_dtos: Some(200), ..EpChange::default() }).unwrap();
+    server.modify(EpChange { recv_depth: Some(200), ..EpChange::default() }).unwrap();
     ep_is(&client, &[(E::Connect, 1), (E::Disconnect, 1), (E::PostSend, 1), (E::PostSendData, 5)]);
     ep_is(&server, &[(E::PostRecv, 1), (E::PostRecvData, 64), (E::Recv, 1), (E::RecvData, 5)]);
     let counters = rig.server.ia.counters().unwrap();

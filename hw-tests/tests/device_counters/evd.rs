@@ -1,7 +1,8 @@
 //! Counters of EVDs.
 
 use crate::*;
-use doorbell::{CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, EvdCounter as V, EvdFlags};
+use doorbell::inside::EpEvds;
+use doorbell::{CompletionFlags, DtoStatus, Ep, EpAttr, EvdCounter as V, EvdFlags};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
 use std::time::Duration;
@@ -51,9 +52,9 @@ fn an_evd_counts_dequeues_from_each_of_its_cqs() {
     let server = &rig.server;
     let evd = rig.server.evd(EvdFlags::DTO);
     let evds = EpEvds { recv: Some(&evd), ..server.evds() };
-    let new = |max_recv_dtos| {
-        let attr = EpAttr { max_recv_dtos, ..EpAttr::default() };
-        Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap()
+    let new = |recv_depth| {
+        let attr = EpAttr { recv_depth, ..EpAttr::default() };
+        Ep::builder(&server.ia, &server.pz).evds(evds).attributes(&attr).build().unwrap()
     };
     let mut pair = rig.connect(new(8), rig.client.ep(&EpAttr::default()));
     pair.server.post_recv(&[server.lmr.triplet(0, 64)], 0, CompletionFlags::empty()).unwrap();

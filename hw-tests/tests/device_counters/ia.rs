@@ -1,9 +1,10 @@
 //! Counters of IAs.
 
 use crate::*;
+use doorbell::inside::{Comm, Csp, EpEvds};
 use doorbell::{
-    Comm, ConnectionEventKind, Csp, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdFlags, Ia, IaCounter as I, Lmr,
-    Psp, Pz, Qos, Rmr, Srq, SrqAttr,
+    ConnectOptions, ConnectionEventKind, DtoStatus, Ep, EpAttr, Evd, EvdFlags, Ia, IaCounter as I, Lmr, Psp,
+    Pz, Rmr, RmrScope, Srq,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, devices, tests};
@@ -27,7 +28,7 @@ fn a_free_that_ends_a_connection_is_a_request() {
     let rig = Rig::new();
     let pair = rig.connect_plain(&EpAttr::default());
     restart(&rig);
-    pair.server.free().unwrap();
+    pair.server.close().unwrap();
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
     ia_becomes(&rig.server.ia, &[(I::EpFree, 1), (I::CmDreqTx, 1), (I::CmDrepRx, 1)]);
     ia_becomes(&rig.client.ia, &[(I::CmDreqRx, 1), (I::CmDrepTx, 1)]);
@@ -37,19 +38,21 @@ fn an_ia_counts_what_is_made_and_freed() {
     let device = devices().unwrap().0;
     let ia = Ia::open(&device).unwrap();
     ia_is(&ia, &[]);
-    let pz = Pz::create(&ia).unwrap();
-    let lmrs = [0; 3].map(|_| Lmr::create(&ia, &pz, 4096, all_privileges()).unwrap());
-    let rmr = (ia.attributes().max_rmrs > 0).then(|| Rmr::create(&pz).unwrap());
-    let evds = [EvdFlags::DTO, EvdFlags::CR].map(|flags| Evd::create(&ia, 8, None, flags).unwrap());
-    let srq = Srq::create(&ia, &pz, SrqAttr::depth(4)).unwrap();
-    let ep = Ep::create(&ia, &pz, EpEvds { recv: Some(&evds[0]), ..EpEvds::default() }, None).unwrap();
-    let reserved = Ep::create(&ia, &pz, EpEvds::default(), None).unwrap();
-    let (any, qual) = Psp::create_any(&ia, &evds[1]).unwrap();
-    any.free().unwrap();
-    let psp = Psp::create(&ia, qual, &evds[1]).unwrap();
-    Psp::create(&ia, qual, &evds[1]).unwrap_err();
-    Psp::create(&ia, 0, &evds[1]).unwrap_err();
-    let csp = Csp::create(&ia, Comm::of(ia.address()), SocketAddr::new(ia.address(), 0), &evds[1]).unwrap();
+    let pz = Pz::new(&ia).unwrap();
+    let lmrs = [0; 3].map(|_| Lmr::builder(&ia, &pz).privileges(all_privileges()).allocate(4096).unwrap());
+    let rmr = (ia.attributes().max_rmrs > 0).then(|| Rmr::new(&pz, RmrScope::Pz).unwrap());
+    let evds = [EvdFlags::DTO, EvdFlags::CR].map(|flags| Evd::new(&ia, 8, flags).unwrap());
+    let srq = Srq::builder(&ia, &pz).depth(4).build().unwrap();
+    let ep =
+        Ep::builder(&ia, &pz).evds(EpEvds { recv: Some(&evds[0]), ..EpEvds::default() }).build().unwrap();
+    let reserved = Ep::builder(&ia, &pz).build().unwrap();
+    let any = Psp::builder(&ia, &evds[1]).build().unwrap();
+    let port = any.port();
+    any.close().unwrap();
+    let psp = Psp::builder(&ia, &evds[1]).port(port).build().unwrap();
+    Psp::builder(&ia, &evds[1]).port(port).build().unwrap_err();
+    Psp::builder(&ia, &evds[1]).port(0).build().unwrap_err();
+    let csp = Csp::new(&ia, Comm::of(ia.address()), SocketAddr::new(ia.address(), 0), &evds[1]).unwrap();
     let rmrs = u64::from(rmr.is_some());
     let made = [
         (I::PzCreate, 1),
@@ -64,18 +67,18 @@ fn an_ia_counts_what_is_made_and_freed() {
         (I::CmListen, 3),
     ];
     ia_is(&ia, &made);
-    psp.free().unwrap();
-    csp.free().unwrap();
+    psp.close().unwrap();
+    csp.close().unwrap();
     // The qualifier at which the PSP listened before.
-    let rsp = doorbell::Rsp::create(&ia, qual, &reserved, &evds[1]).unwrap();
-    rsp.free().unwrap();
-    ep.free().unwrap();
-    reserved.free().unwrap();
-    srq.free().unwrap();
-    rmr.into_iter().for_each(|rmr| rmr.free().unwrap());
-    lmrs.into_iter().for_each(|lmr| lmr.free().unwrap());
-    evds.iter().for_each(|evd| evd.free().unwrap());
-    pz.free().unwrap();
+    let rsp = doorbell::Rsp::new(&ia, port, &reserved, &evds[1]).unwrap();
+    rsp.close().unwrap();
+    ep.close().unwrap();
+    reserved.close().unwrap();
+    srq.close().unwrap();
+    rmr.into_iter().for_each(|rmr| rmr.close().unwrap());
+    lmrs.into_iter().for_each(|lmr| lmr.close().unwrap());
+    evds.into_iter().for_each(|evd| evd.close().unwrap());
+    pz.close().unwrap();
     let freed = [
         (I::PzFree, 1),
         (I::LmrFree, 3),
@@ -95,9 +98,9 @@ fn an_ia_counts_what_is_made_and_freed() {
 fn an_ia_counts_objects_that_are_dropped() {
     let side = one_side();
     side.ia.take_counters(I::ALL).unwrap();
-    let pz = Pz::create(&side.ia).unwrap();
-    let lmr = Lmr::create(&side.ia, &pz, 4096, all_privileges()).unwrap();
-    let ep = Ep::create(&side.ia, &pz, side.evds(), None).unwrap();
+    let pz = Pz::new(&side.ia).unwrap();
+    let lmr = Lmr::builder(&side.ia, &pz).privileges(all_privileges()).allocate(4096).unwrap();
+    let ep = Ep::builder(&side.ia, &pz).evds(side.evds()).build().unwrap();
     drop((ep, lmr, pz));
     drop(side.evd(EvdFlags::DTO));
     drop(side.srq(4));
@@ -121,16 +124,17 @@ fn an_ia_counts_objects_that_are_dropped() {
 fn an_ia_counts_eps_that_it_makes_itself() {
     let rig = Rig::new();
     let client = rig.client.ep(&EpAttr::default());
-    let (psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).provide_eps().build().unwrap();
+    let port = psp.port();
     rig.server.ia.take_counters(I::ALL).unwrap();
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     let arrival = connection_request(&rig.server.cr);
     ia_is(&rig.server.ia, &[(I::EpCreate, 1), (I::SpCr, 1), (I::CmReqRx, 1)]);
     arrival.cr.reject(&[]).unwrap();
     drop(arrival.ep);
     let counters = rig.server.ia.counters().unwrap();
     assert_eq!((counters[I::EpFree], counters[I::SpCrRejected]), (1, 1));
-    psp.free().unwrap();
+    psp.close().unwrap();
 }
 
 fn both_ends_count_a_connection() {
@@ -196,10 +200,11 @@ fn both_ends_count_a_request_that_nobody_takes() {
 fn a_request_where_nobody_listens_is_refused() {
     let rig = Rig::new();
     let client = rig.client.ep(&EpAttr::default());
-    let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    psp.free().unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
+    psp.close().unwrap();
     restart(&rig);
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::NonPeerRejected);
     ia_is(&rig.client.ia, &[(I::CmReqTx, 1), (I::CmErrRefused, 1)]);
     ia_is(&rig.server.ia, &[]);
@@ -208,9 +213,12 @@ fn a_request_where_nobody_listens_is_refused() {
 fn a_request_without_an_answer_is_a_timeout() {
     let rig = Rig::new();
     let client = rig.client.ep(&EpAttr::default());
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     restart(&rig);
-    client.connect(rig.server.ia.address(), qual, Some(BRIEF), &[], Qos::BestEffort).unwrap();
+    client
+        .connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(BRIEF))
+        .unwrap();
     let arrival = connection_request(&rig.server.cr);
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::TimedOut);
     ia_is(&rig.client.ia, &[(I::CmReqTx, 1), (I::CmErrTimeout, 1)]);

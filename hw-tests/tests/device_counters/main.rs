@@ -7,8 +7,8 @@ mod ia;
 mod port;
 
 use doorbell::{
-    CloseFlags, CompletionFlags, Counter, Counters, DtoStatus, Ep, EpAttr, EpCounter as E, Evd,
-    EvdCounter as V, EvdFlags, Ia, IaCounter as I,
+    CompletionFlags, Counter, Counters, DtoStatus, Ep, EpAttr, EpCounter as E, Evd, EvdCounter as V,
+    EvdFlags, Ia, IaCounter as I,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, dat, tests};
@@ -115,11 +115,11 @@ fn a_reset_takes_what_was_read_and_no_more() {
 fn closed_ias_and_freed_evds_have_no_counters() {
     let side = one_side();
     let evd = side.evd(EvdFlags::DTO);
-    evd.free().unwrap();
+    evd.clone().close().unwrap();
     assert_eq!(code(evd.counters()), dat::INVALID_HANDLE_EVD_REQUEST);
     let ep = side.ep(&EpAttr::default());
     let Side { ia, recv, .. } = side;
-    ia.close(CloseFlags::Abrupt).unwrap();
+    drop(ia);
     assert_eq!(code(ep.counters()), dat::INVALID_HANDLE_EP);
     code(recv.counters());
 }

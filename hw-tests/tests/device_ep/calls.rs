@@ -2,8 +2,8 @@
 
 use crate::*;
 use doorbell::{
-    AsyncKind, AsyncObject, ConnectionEventKind, DtoStatus, EpAttr, EpState, Evd, Psp, Qos, ReturnType,
-    reason,
+    AsyncKind, AsyncObject, ConnectOptions, ConnectionEventKind, DtoStatus, EpAttr, EpState, Evd, Psp,
+    ReturnType, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, tests};
@@ -24,14 +24,15 @@ fn an_ep_that_accepts_has_no_service_of_its_life_before() {
     let mut first = rig.connect_plain(&EpAttr::default());
     rig.disconnect(&first);
     first.client.reset().unwrap();
-    let (_psp, qual) = Psp::create_any(&rig.client.ia, &rig.client.cr).unwrap();
+    let psp = Psp::builder(&rig.client.ia, &rig.client.cr).build().unwrap();
+    let port = psp.port();
     let active = rig.server.ep(&EpAttr::default());
-    active.connect(rig.client.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    active.connect_with((rig.client.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     connection_request(&rig.client.cr).cr.accept(&first.client, &[]).unwrap();
     expect_connection(&rig.server.connect, &active, ConnectionEventKind::Established);
     expect_connection(&rig.client.connect, &first.client, ConnectionEventKind::Established);
     let other = rig.client.ep(&EpAttr::default());
-    let refused = other.dup_connect(&first.client, Some(LONG), &[]).unwrap_err();
+    let refused = other.inner.dup_connect(&first.client.inner, Some(LONG), &[]).unwrap_err();
     assert_eq!(refused.return_type(), ReturnType::InvalidState);
     assert_eq!(other.state(), EpState::Unconnected);
 }
@@ -43,7 +44,7 @@ fn an_ended_connection_is_followed_by_none() {
     rig.disconnect(&pair);
     let other = rig.client.ep(&EpAttr::default());
     for ended in [&pair.client, &pair.server, &other] {
-        let refused = other.dup_connect(ended, Some(LONG), &[]).unwrap_err();
+        let refused = other.inner.dup_connect(&ended.inner, Some(LONG), &[]).unwrap_err();
         assert_eq!(refused.return_type(), ReturnType::InvalidState);
         assert_eq!(other.state(), EpState::Unconnected);
     }
@@ -56,8 +57,9 @@ fn a_query_tells_both_ends_of_a_connection() {
     let (server, client) = (rig.server.ep(&EpAttr::default()), rig.client.ep(&EpAttr::default()));
     let param = client.query().unwrap();
     assert_eq!((param.local, param.remote), (None, None));
-    let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
+    client.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
     expect_connection(&rig.server.connect, &server, ConnectionEventKind::Established);
@@ -66,7 +68,7 @@ fn a_query_tells_both_ends_of_a_connection() {
     let (here, there) = (at_client.local.unwrap(), at_client.remote.unwrap());
     assert_eq!((here.ip(), there.ip()), (rig.client.ia.address(), rig.server.ia.address()));
     assert_ne!(here.port(), 0);
-    assert_eq!(u64::from(there.port()), qual);
+    assert_eq!(there.port(), port);
     drop(psp);
 }
 
@@ -74,9 +76,10 @@ fn a_query_tells_both_ends_of_a_connection() {
 fn connects_to_nowhere_leave_no_memory_behind() {
     const CONNECTS: i64 = 1000;
     let side = one_side();
-    let elsewhere = if side.ia.address().is_ipv4() { "::1" } else { "127.0.0.1" }.parse().unwrap();
+    let elsewhere: std::net::IpAddr =
+        if side.ia.address().is_ipv4() { "::1" } else { "127.0.0.1" }.parse().unwrap();
     let mut ep = side.ep(&EpAttr::default());
-    let mut connect = || match ep.connect(elsewhere, 1, None, &[], Qos::BestEffort) {
+    let mut connect = || match ep.connect((elsewhere, 1).into()) {
         Err(error) => assert_eq!(error.return_type(), ReturnType::InvalidAddress, "{error}"),
         Ok(()) => {
             assert_eq!(connection(&side.connect).kind, ConnectionEventKind::Unreachable);
@@ -97,9 +100,9 @@ fn r168_ep_reset_states_without_confirmation() {
     arrival.cr.accept(&ep, &[]).unwrap();
     assert_eq!(ep.state(), EpState::CompletionPending);
     assert_eq!(code(ep.reset()), dat::INVALID_STATE_EP_COMPLPENDING);
-    ep.free().unwrap();
+    ep.close().unwrap();
     drop(raw);
-    srq.free().unwrap();
+    srq.close().unwrap();
 }
 
 /// Two EPs connect and are reset again and again, each time with requests and receives under way,
@@ -110,7 +113,7 @@ fn reset_leaves_nothing_of_the_life_before() {
     const TAKEN: u64 = 2;
     let rig = Rig::patient();
     // A small queue, so that its positions come round.
-    let attr = EpAttr { max_request_dtos: 8, max_recv_dtos: 8, ..EpAttr::default() };
+    let attr = EpAttr { request_depth: 8, recv_depth: 8, ..EpAttr::default() };
     let (mut server, mut client) = (rig.server.ep(&attr), rig.client.ep(&attr));
     for life in 0..12 {
         let (from, sends) = (1000 * life, BUFFERS + 1 + life % 4);
@@ -131,7 +134,7 @@ fn reset_leaves_nothing_of_the_life_before() {
             assert_eq!((send.cookie, send.status), (from + 100 + n, DtoStatus::Success));
         }
         // Only what the server has no buffer for is under way at the end.
-        until("all buffers are used", || pair.server.recv_query().unwrap().buffers == 0);
+        until("all buffers are used", || pair.server.recv_query().unwrap().buffers == Some(0));
         rig.disconnect(&pair);
         (server, client) = (pair.server, pair.client);
         client.reset().unwrap();
@@ -153,13 +156,13 @@ fn reset_leaves_nothing_of_the_life_before() {
     }
 }
 
-/// `srq_soft_hw` starts armed: one event at the first buffer over it, none after that; -1 is off.
+/// `soft_high_watermark` starts armed: one event at the first buffer over it, none after that; -1 is off.
 fn r147_epsrq_srq_soft_hw_initial() {
     let rig = Rig::new();
     let mut srq = rig.server.srq(8);
     rig.server.post(&mut srq, 6, 64, 0, 0);
-    let armed = EpAttr { srq_soft_hw: 0, ..EpAttr::default() };
-    let high = EpAttr { srq_soft_hw: 1, ..EpAttr::default() };
+    let armed = EpAttr { soft_high_watermark: Some(0), ..EpAttr::default() };
+    let high = EpAttr { soft_high_watermark: Some(1), ..EpAttr::default() };
     for attr in [EpAttr::default(), high] {
         let mut quiet = rig.connect(rig.server.srq_ep(&srq, &attr), rig.client.ep(&EpAttr::default()));
         rig.deliver(&mut quiet, 8);

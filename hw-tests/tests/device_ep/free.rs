@@ -2,9 +2,10 @@
 //! for the next one.
 
 use crate::*;
+use doorbell::inside::EpEvds;
 use doorbell::{
-    CompletionFlags, ConnectionEventKind, Count, DtoOp, DtoStatus, EpAttr, EpEvds, EvdFlags, Lmr, MemPriv,
-    Pz, RecvPool, RmrTriplet,
+    CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, EpAttr, EvdFlags, Lmr, MemPriv, Pz, RecvPool,
+    RmrTriplet,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
@@ -21,14 +22,15 @@ pub(crate) const TESTS: &[Test] = tests![
 /// more completions together than its CQ has room for.
 fn unread_completions_of_freed_eps_take_no_room() {
     const EPS: usize = 40;
-    const REQUESTS: Count = 16;
+    const REQUESTS: u32 = 16;
     let rig = Rig::patient();
     // Room for all requests of one EP, in case a disconnect comes before their acknowledgements.
-    let requests = Evd::create(&rig.client.ia, REQUESTS, None, EvdFlags::DTO).unwrap();
-    let attr = EpAttr { max_request_dtos: REQUESTS, ..EpAttr::default() };
+    let requests = Evd::new(&rig.client.ia, REQUESTS as usize, EvdFlags::DTO).unwrap();
+    let attr = EpAttr { request_depth: REQUESTS, ..EpAttr::default() };
     for n in 0..EPS {
         let evds = EpEvds { request: Some(&requests), ..rig.client.evds() };
-        let client = Ep::create(&rig.client.ia, &rig.client.pz, evds, Some(&attr)).unwrap();
+        let client =
+            Ep::builder(&rig.client.ia, &rig.client.pz).evds(evds).attributes(&attr).build().unwrap();
         let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), client);
         let to = rig.server.lmr.address();
         let to = |len| RmrTriplet {
@@ -58,8 +60,8 @@ fn unread_completions_of_freed_eps_take_no_room() {
         };
         until("the last write has arrived", arrived);
         rig.disconnect(&pair);
-        pair.client.free().unwrap();
-        pair.server.free().unwrap();
+        pair.client.close().unwrap();
+        pair.server.close().unwrap();
     }
     expect_nothing(&requests);
     expect_nothing(rig.client.ia.async_evd());
@@ -80,7 +82,7 @@ fn a_freed_ep_takes_its_completions_from_between_those_of_others() {
     }
     rig.disconnect(&goes);
     let id = stays.client.id();
-    goes.client.free().unwrap();
+    goes.client.close().unwrap();
     for cookie in 0..10 {
         let done = dto(&rig.client.request);
         assert_eq!((done.ep, done.cookie, done.status), (id, cookie, DtoStatus::Success));
@@ -99,10 +101,10 @@ fn a_freed_connected_ep_returns_the_buffers_of_pools() {
         // One message that nobody takes.
         pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 1, NONE).unwrap();
         assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
-        pair.server.free().unwrap();
+        pair.server.close().unwrap();
         assert_eq!(pool.posted(), 0);
         expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
-        pair.client.free().unwrap();
+        pair.client.close().unwrap();
     }
 }
 
@@ -110,9 +112,9 @@ fn a_freed_connected_ep_returns_the_buffers_of_pools() {
 fn a_new_evd_has_no_event_of_a_freed_one() {
     let rig = Rig::patient();
     for _ in 0..3 {
-        let requests = Evd::create(&rig.client.ia, 16, None, EvdFlags::DTO).unwrap();
+        let requests = Evd::new(&rig.client.ia, 16, EvdFlags::DTO).unwrap();
         let evds = EpEvds { request: Some(&requests), ..rig.client.evds() };
-        let client = Ep::create(&rig.client.ia, &rig.client.pz, evds, None).unwrap();
+        let client = Ep::builder(&rig.client.ia, &rig.client.pz).evds(evds).build().unwrap();
         let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), client);
         // Arms the CQ.
         assert!(requests.wait_threshold(1, Some(std::time::Duration::ZERO)).is_err());
@@ -120,9 +122,9 @@ fn a_new_evd_has_no_event_of_a_freed_one() {
         pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 1, NONE).unwrap();
         assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
         rig.disconnect(&pair);
-        pair.client.free().unwrap();
-        requests.free().unwrap();
-        let next = Evd::create(&rig.client.ia, 16, None, EvdFlags::DTO).unwrap();
+        pair.client.close().unwrap();
+        requests.close().unwrap();
+        let next = Evd::new(&rig.client.ia, 16, EvdFlags::DTO).unwrap();
         expect_nothing(&next);
     }
 }
@@ -131,12 +133,12 @@ fn a_new_evd_has_no_event_of_a_freed_one() {
 fn memory_of_a_dropped_pz_stays_out_of_the_next() {
     let rig = Rig::patient();
     let lmr = {
-        let pz = Pz::create(&rig.server.ia).unwrap();
-        Lmr::create(&rig.server.ia, &pz, 4096, MemPriv::all()).unwrap()
+        let pz = Pz::new(&rig.server.ia).unwrap();
+        Lmr::builder(&rig.server.ia, &pz).privileges(MemPriv::all()).allocate(4096).unwrap()
     };
     for _ in 0..2 {
-        let pz = Pz::create(&rig.server.ia).unwrap();
-        let server = Ep::create(&rig.server.ia, &pz, rig.server.evds(), None).unwrap();
+        let pz = Pz::new(&rig.server.ia).unwrap();
+        let server = Ep::builder(&rig.server.ia, &pz).evds(rig.server.evds()).build().unwrap();
         let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
         let to =
             RmrTriplet { virtual_address: lmr.address(), segment_length: 64, rmr_context: lmr.rmr_context() };
@@ -146,9 +148,9 @@ fn memory_of_a_dropped_pz_stays_out_of_the_next() {
         for (side, ep) in [(&rig.client, &pair.client), (&rig.server, &pair.server)] {
             expect_connection(&side.connect, ep, ConnectionEventKind::Broken);
         }
-        pair.client.free().unwrap();
-        pair.server.free().unwrap();
+        pair.client.close().unwrap();
+        pair.server.close().unwrap();
         // Freed without objects in it: its domain may be used again.
-        pz.free().unwrap();
+        pz.close().unwrap();
     }
 }

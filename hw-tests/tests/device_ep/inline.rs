@@ -2,7 +2,7 @@
 
 use crate::*;
 use doorbell::{
-    ConnectionEventKind, Count, DtoOp, DtoStatus, Ep, EpAttr, EpChange, Lmr, PostError, RmrTriplet, SendPool,
+    ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, EpChange, Lmr, PostError, RmrTriplet, SendPool,
     Subtype,
 };
 use doorbell_hw_tests::rig::*;
@@ -23,7 +23,7 @@ fn remote(lmr: &Lmr, segment_length: u32) -> RmrTriplet {
 /// bytes meanwhile does not arrive.
 fn inline_bytes_may_change_after_the_post() {
     let rig = Rig::patient();
-    let attr = EpAttr { max_inline: 100, max_request_dtos: 128, ..EpAttr::default() };
+    let attr = EpAttr { max_inline: 100, request_depth: 128, ..EpAttr::default() };
     let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), rig.client.ep(&attr));
     let mut bytes = [0; 100];
     for len in 0..=100_u8 {
@@ -93,8 +93,8 @@ fn an_ep_has_at_least_the_inline_length_asked_for() {
     let rig = Rig::new();
     let side = &rig.client;
     let with = |max_inline| EpAttr { max_inline, ..EpAttr::default() };
-    for bad in [-1, 1025, Count::MAX] {
-        let refused = Ep::create(&side.ia, &side.pz, side.evds(), Some(&with(bad)));
+    for bad in [1025, u32::MAX] {
+        let refused = Ep::builder(&side.ia, &side.pz).evds(side.evds()).attributes(&with(bad)).build();
         assert_eq!(code(refused), dat::INVALID_ARG6);
     }
     let mut client = side.ep(&with(0));

@@ -3,7 +3,7 @@
 use crate::*;
 use doorbell::{
     AsyncObject, CompletionFlags, ConnectionEventKind, Direction, DtoStatus, EpAttr, EpChange, EpCounter,
-    Lmr, LmrTriplet, MemPriv, PostError, RecvPool, RmrTriplet, Srq, WATERMARK_INFINITE, reason,
+    Lmr, LmrTriplet, MemPriv, PostError, RecvPool, RmrTriplet, Srq, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
@@ -39,7 +39,7 @@ fn requests_in_the_lmr_of_the_last_are_checked() {
     let mut pair = rig.connect_srq(&srq);
     rig.server.post(&mut srq, 4, 64, 0, 0);
     let side = &rig.client;
-    let lmr = Lmr::create(&side.ia, &side.pz, 4096, MemPriv::LOCAL_READ).unwrap();
+    let lmr = Lmr::builder(&side.ia, &side.pz).privileges(MemPriv::LOCAL_READ).allocate(4096).unwrap();
     let local = lmr.triplet(0, 64);
     send_twice(&rig, &mut pair, local);
     let peer = |len| RmrTriplet {
@@ -78,7 +78,7 @@ fn requests_in_the_lmr_of_the_last_are_checked() {
     // A freed LMR is forgotten.
     client.post_send(&[local], 0, NONE).unwrap();
     assert_eq!(dto(&side.request).status, DtoStatus::Success);
-    lmr.free().unwrap();
+    lmr.close().unwrap();
     assert_eq!(client.post_send(&[local], 0, NONE), Err(PostError::NoSuchLmr(0, Direction::Read)));
     // As many as the queue holds, and one more.
     let full = (0..).find_map(|_| client.post_send(&[writable], 0, CompletionFlags::SUPPRESS).err());
@@ -88,7 +88,7 @@ fn requests_in_the_lmr_of_the_last_are_checked() {
 /// Two EPs; the requests of the client have up to six segments. The SRQ holds no buffer.
 fn pair_for_several_segments(rig: &Rig) -> (Pair, Srq) {
     let srq = rig.server.srq(8);
-    let attr = EpAttr { max_request_iov: 6, max_rdma_write_iov: 6, ..EpAttr::default() };
+    let attr = EpAttr { request_segments: 6, rdma_write_segments: 6, ..EpAttr::default() };
     let pair = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), rig.client.ep(&attr));
     (pair, srq)
 }
@@ -138,7 +138,7 @@ fn requests_of_several_segments_take_them_in_order() {
     let rig = Rig::patient();
     let (mut pair, mut srq) = pair_for_several_segments(&rig);
     let side = &rig.client;
-    let made = || Lmr::create(&side.ia, &side.pz, 256, all_privileges()).unwrap();
+    let made = || Lmr::builder(&side.ia, &side.pz).privileges(all_privileges()).allocate(256).unwrap();
     let (lmr, other) = (made(), made());
     let content: Vec<u8> = (0..=255).collect();
     for lmr in [&lmr, &other] {
@@ -168,7 +168,7 @@ fn requests_of_several_segments_are_checked() {
     let side = &rig.client;
     let content: Vec<u8> = (0..=255).collect();
     for n in 2..=4 {
-        let lmr = Lmr::create(&side.ia, &side.pz, 256, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE).unwrap();
+        let lmr = Lmr::builder(&side.ia, &side.pz).allocate(256).unwrap();
         lmr.write(0, &content).unwrap();
         let list = backwards(&lmr, n);
         let both: Vec<_> = list.iter().map(|segment| (&lmr, *segment)).collect();
@@ -193,11 +193,11 @@ fn requests_of_several_segments_are_checked() {
         }
         assert_eq!(client.post_rdma_write(&list, 0, to(len - 1), NONE), Err(PostError::Length));
         assert_eq!(client.post_send(&list, 0, CompletionFlags::UNSIGNALLED), Err(PostError::Flags));
-        let most = client.query().unwrap().attr.max_request_iov as usize;
+        let most = client.query().unwrap().attr.request_segments as usize;
         let too_many = client.post_send(&vec![list[0]; most + 1], 0, NONE);
         assert!(matches!(too_many, Err(PostError::TooManySegments { .. })), "{too_many:?}");
         // A freed LMR is forgotten.
-        lmr.free().unwrap();
+        lmr.close().unwrap();
         let gone = Err(PostError::NoSuchLmr(0, Direction::Read));
         assert_eq!(client.post_send(&list, 0, NONE), gone);
         assert_eq!(client.post_rdma_write(&list, 0, to(len), NONE), gone);
@@ -251,9 +251,9 @@ fn requests_in_several_lmrs_are_checked() {
 /// An EP for two segments refuses three, also after a request of two in the same LMR.
 fn requests_have_no_more_segments_than_their_ep_takes() {
     let rig = Rig::patient();
-    let attr = EpAttr { max_request_iov: 2, max_rdma_write_iov: 2, ..EpAttr::default() };
+    let attr = EpAttr { request_segments: 2, rdma_write_segments: 2, ..EpAttr::default() };
     let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), rig.client.ep(&attr));
-    let most = pair.client.query().unwrap().attr.max_request_iov as usize;
+    let most = pair.client.query().unwrap().attr.request_segments as usize;
     let to = RmrTriplet {
         virtual_address: rig.server.lmr.address(),
         segment_length: 256,
@@ -305,9 +305,9 @@ fn receive_twice(rig: &Rig, pair: &mut Pair, into: LmrTriplet) {
 /// LMRs, freed LMRs, privileges, flags, and the length of the queue.
 fn receives_in_the_lmr_of_the_last_are_checked() {
     let rig = Rig::new();
-    let mut pair = rig.connect_plain(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
+    let mut pair = rig.connect_plain(&EpAttr { recv_depth: 8, ..EpAttr::default() });
     let side = &rig.server;
-    let made = |privileges| Lmr::create(&side.ia, &side.pz, 4096, privileges).unwrap();
+    let made = |privileges| Lmr::builder(&side.ia, &side.pz).privileges(privileges).allocate(4096).unwrap();
     let (lmr, other) = (made(all_privileges()), made(all_privileges()));
     let read_only = made(MemPriv::LOCAL_READ);
     receive_twice(&rig, &mut pair, lmr.triplet(0, 64));
@@ -322,11 +322,11 @@ fn receives_in_the_lmr_of_the_last_are_checked() {
     receive_twice(&rig, &mut pair, other.triplet(64, 64));
     receive_twice(&rig, &mut pair, lmr.triplet(64, 64));
     // The whole queue, and one more.
-    let room = pair.server.query().unwrap().attr.max_recv_dtos as u64;
+    let room = u64::from(pair.server.query().unwrap().attr.recv_depth);
     for cookie in 0..room {
         pair.server.post_recv(&[lmr.triplet(8 * cookie as usize, 8)], cookie, NONE).unwrap();
     }
-    assert_eq!(pair.server.recv_query().unwrap().buffers as u64, room);
+    assert_eq!(pair.server.recv_query().unwrap().buffers.map(u64::from), Some(room));
     assert!(matches!(pair.server.post_recv(&[lmr.triplet(0, 8)], 9, NONE), Err(PostError::Full(_))));
     for cookie in 0..room {
         assert_eq!(rig.deliver(&mut pair, 8).cookie, cookie);
@@ -336,7 +336,7 @@ fn receives_in_the_lmr_of_the_last_are_checked() {
     // Of a freed LMR nothing is known any more, and of another nothing is mistaken for it.
     receive_twice(&rig, &mut pair, lmr.triplet(0, 64));
     let dead = lmr.triplet(0, 64);
-    lmr.free().unwrap();
+    lmr.close().unwrap();
     let refused = pair.server.post_recv(&[dead], 1, NONE);
     assert_eq!(refused, Err(PostError::NoSuchLmr(0, Direction::Write)));
     receive_twice(&rig, &mut pair, other.triplet(0, 64));
@@ -346,7 +346,7 @@ fn receives_in_the_lmr_of_the_last_are_checked() {
 /// three. They pass the same checks as any other, as long as the EP is connected.
 fn receives_of_several_segments_and_lmrs_are_checked() {
     let rig = Rig::new();
-    let mut pair = rig.connect_plain(&EpAttr { max_recv_dtos: 4, max_recv_iov: 5, ..EpAttr::default() });
+    let mut pair = rig.connect_plain(&EpAttr { recv_depth: 4, recv_segments: 5, ..EpAttr::default() });
     let side = &rig.server;
     let several = SeveralLmrs::new(side);
     let lmrs = &several.lmrs;
@@ -366,13 +366,13 @@ fn receives_of_several_segments_and_lmrs_are_checked() {
             assert_eq!(content_of(&parts), content[..len], "{segments:?}");
         }
     }
-    let most = pair.server.query().unwrap().attr.max_recv_iov as usize;
+    let most = pair.server.query().unwrap().attr.recv_segments as usize;
     let too_many = pair.server.post_recv(&vec![segments[0]; most + 1], 1, NONE);
     assert!(matches!(too_many, Err(PostError::TooManySegments { .. })), "{too_many:?}");
     // The whole queue, and one more.
     let full = (0..).find_map(|_| pair.server.post_recv(&segments[..3], 1, NONE).err());
     assert_eq!(full, Some(PostError::Full(doorbell::Subtype::ResourceTep)));
-    let posted = pair.server.recv_query().unwrap().buffers;
+    let posted = pair.server.recv_query().unwrap().buffers.unwrap();
     rig.disconnect(&pair);
     for _ in 0..posted {
         assert_eq!(dto(&side.recv).status, DtoStatus::Flushed);
@@ -386,10 +386,10 @@ fn receives_of_several_segments_and_lmrs_are_checked() {
 /// A watermark that is set after receives were posted sees the next one.
 fn watermarks_see_each_receive() {
     let rig = Rig::new();
-    let mut pair = rig.connect_plain(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
+    let mut pair = rig.connect_plain(&EpAttr { recv_depth: 8, ..EpAttr::default() });
     let memory = rig.server.lmr.triplet(0, 64);
     receive_twice(&rig, &mut pair, memory);
-    pair.server.set_watermark(2, WATERMARK_INFINITE).unwrap();
+    pair.server.set_watermark(Some(2), None).unwrap();
     for cookie in 0..2 {
         pair.server.post_recv(&[memory], cookie, NONE).unwrap();
     }
@@ -400,11 +400,11 @@ fn watermarks_see_each_receive() {
         (event.object, event.reason),
         (AsyncObject::Ep(pair.server.id()), reason::EP_SOFT_HIGH_WATERMARK)
     );
-    pair.server.set_watermark(WATERMARK_INFINITE, WATERMARK_INFINITE).unwrap();
+    pair.server.set_watermark(None, None).unwrap();
     for cookie in 3..5 {
         pair.server.post_recv(&[memory], cookie, NONE).unwrap();
     }
-    pair.server.set_watermark(WATERMARK_INFINITE, 5).unwrap();
+    pair.server.set_watermark(None, Some(5)).unwrap();
     pair.server.post_recv(&[memory], 5, NONE).unwrap();
     expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Broken);
 }
@@ -413,7 +413,7 @@ fn watermarks_see_each_receive() {
 /// their order.
 fn the_end_of_a_connection_stops_fast_receives() {
     let rig = Rig::new();
-    let mut pair = rig.connect_plain(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
+    let mut pair = rig.connect_plain(&EpAttr { recv_depth: 8, ..EpAttr::default() });
     let memory = rig.server.lmr.triplet(0, 64);
     let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 2, SIZE).unwrap();
     for _ in 0..3 {
@@ -440,8 +440,8 @@ fn the_end_of_a_connection_stops_fast_receives() {
             pair.server.post_recv(&[memory], cookie, NONE).unwrap();
         }
         // Another queue: the receives are posted to it again, as they were not given to a device.
-        let room = pair.server.query().unwrap().attr.max_recv_dtos;
-        pair.server.modify(EpChange { max_recv_dtos: Some(2 * room), ..EpChange::default() }).unwrap();
+        let room = pair.server.query().unwrap().attr.recv_depth;
+        pair.server.modify(EpChange { recv_depth: Some(2 * room), ..EpChange::default() }).unwrap();
         pair = rig.connect(pair.server, pair.client);
         for cookie in 20..23 {
             assert_eq!(rig.deliver(&mut pair, 8).cookie, cookie);

@@ -1,9 +1,7 @@
 //! Retries, timeout and RDMA Read depth of each EP.
 
 use crate::*;
-use doorbell::{
-    ConnectionEventKind, Count, DtoStatus, Ep, EpAttr, EpChange, IaSettings, RetryAttr, RmrTriplet,
-};
+use doorbell::{ConnectionEventKind, DtoStatus, Ep, EpAttr, EpChange, RetryAttr, RmrTriplet};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, tests};
 
@@ -18,7 +16,7 @@ pub(crate) const TESTS: &[Test] = tests![
 /// An EP without values of its own has those of the IAs, as DAT programs do.
 fn retries_are_those_of_the_environment_unless_set() {
     // The peer's setting is how often this side repeats.
-    let rig = Rig::with(IaSettings { rnr_retry: 3, rnr_timer: 14, ..IaSettings::default() });
+    let rig = Rig::with(|ia| ia.rnr_retry(3).rnr_timer(14));
     let attr = EpAttr::default();
     assert_eq!(attr.retry, RetryAttr::default());
     let (server, client) = (rig.server.ep(&attr), rig.client.ep(&attr));
@@ -50,10 +48,10 @@ fn retries_out_of_range_are_refused() {
     let mut ep = side.ep(&EpAttr::default());
     for (name, retry) in bad {
         let attr = EpAttr { retry, ..EpAttr::default() };
-        let error = Ep::create(&side.ia, &side.pz, side.evds(), Some(&attr)).unwrap_err();
+        let error = Ep::builder(&side.ia, &side.pz).evds(side.evds()).attributes(&attr).build().unwrap_err();
         assert_eq!(error.code(), dat::INVALID_ARG6);
         assert!(error.to_string().contains(name), "{error}");
-        let on_srq = Ep::create_with_srq(&side.ia, &side.pz, side.evds(), &srq, &attr);
+        let on_srq = Ep::builder(&side.ia, &side.pz).evds(side.evds()).srq(&srq).attributes(&attr).build();
         assert_eq!(code(on_srq), dat::INVALID_ARG7);
         let change = EpChange { retry: Some(retry), ..EpChange::default() };
         assert_eq!(code(ep.modify(change)), dat::INVALID_ARG3);
@@ -66,7 +64,7 @@ fn retries_out_of_range_are_refused() {
 /// The values of an EP hold for its own connection, on the active and on the passive side, set at
 /// creation or by a modify, also after a reset. The peer keeps its own.
 fn each_ep_has_retries_of_its_own() {
-    let rig = Rig::with(IaSettings { rnr_retry: 6, rnr_timer: 26, ..IaSettings::default() });
+    let rig = Rig::with(|ia| ia.rnr_retry(6).rnr_timer(26));
     let one = RetryAttr { rnr_retry: Some(1), rnr_timer: Some(5), retry_count: Some(2), timeout: Some(17) };
     let two = RetryAttr { rnr_retry: Some(0), rnr_timer: Some(0), ..RetryAttr::default() };
     let of = |ep: &Ep| {
@@ -124,10 +122,10 @@ fn read_depths_beyond_the_default_are_agreed_on() {
     let ia = rig.server.ia.attributes();
     let (most_in, most_out) = (ia.max_rdma_read_per_ep_in, ia.max_rdma_read_per_ep_out);
     assert!(most_in > 4 && most_out > 4, "{most_in} and {most_out}");
-    let reads = |max_rdma_read_in, max_rdma_read_out| EpAttr {
-        max_rdma_read_in,
-        max_rdma_read_out,
-        max_request_dtos: 2 * most_out.min(64),
+    let reads = |rdma_reads_in, rdma_reads_out| EpAttr {
+        rdma_reads_in,
+        rdma_reads_out,
+        request_depth: 2 * most_out.min(64),
         ..EpAttr::default()
     };
     for (server, client) in
@@ -137,7 +135,7 @@ fn read_depths_beyond_the_default_are_agreed_on() {
             rig.connect(rig.server.ep(&reads(server.0, server.1)), rig.client.ep(&reads(client.0, client.1)));
         let of = |ep: &Ep| {
             let is = ep.connection().unwrap();
-            (Count::from(is.rdma_reads_in), Count::from(is.rdma_reads_out))
+            (u32::from(is.rdma_reads_in), u32::from(is.rdma_reads_out))
         };
         assert_eq!(of(&pair.server), (server.0.min(client.1), server.1.min(client.0)), "{server:?}");
         assert_eq!(of(&pair.client), (client.0.min(server.1), client.1.min(server.0)), "{client:?}");
@@ -145,7 +143,7 @@ fn read_depths_beyond_the_default_are_agreed_on() {
     }
     let all = reads(most_in, most_out);
     let mut pair = rig.connect(rig.server.ep(&all), rig.client.ep(&all));
-    let n = pair.client.query().unwrap().attr.max_request_dtos.min(2 * most_out) as u64;
+    let n = u64::from(pair.client.query().unwrap().attr.request_depth.min(2 * most_out));
     let there = &rig.server.lmr;
     let bytes: Vec<u8> = (0..n * 8).map(|byte| byte as u8).collect();
     there.write(0, &bytes).unwrap();

@@ -2,8 +2,9 @@
 
 use crate::wait::{software, with_events};
 use crate::*;
+use doorbell::inside::EpEvds;
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdCounter,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, Evd, EvdCounter,
     EvdFlags, Event, RmrTriplet, Srq,
 };
 use doorbell_hw_tests::rig::*;
@@ -91,8 +92,9 @@ fn r251_drain_takes_requests_in_their_order() {
             true => EpEvds { recv: Some(&both), request: Some(&both), ..rig.client.evds() },
             false => EpEvds { request: Some(&both), ..rig.client.evds() },
         };
-        let attr = EpAttr { max_request_dtos: 32, ..EpAttr::default() };
-        let client = Ep::create(&rig.client.ia, &rig.client.pz, evds, Some(&attr)).unwrap();
+        let attr = EpAttr { request_depth: 32, ..EpAttr::default() };
+        let client =
+            Ep::builder(&rig.client.ia, &rig.client.pz).evds(evds).attributes(&attr).build().unwrap();
         let mut srq = rig.server.srq(32);
         rig.server.post(&mut srq, 32, 64, 0, 0);
         let mut pair = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), client);
@@ -145,7 +147,7 @@ fn r251_drain_takes_all_kinds_of_events() {
 
     let all = rig.server.evd(EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::SOFTWARE);
     let evds = EpEvds { recv: Some(&all), connect: Some(&all), ..rig.server.evds() };
-    let server = Ep::create(&rig.server.ia, &rig.server.pz, evds, None).unwrap();
+    let server = Ep::builder(&rig.server.ia, &rig.server.pz).evds(evds).build().unwrap();
     let mut client = rig.client.ep(&EpAttr::default());
     let (_psp, arrival) = rig.ask(&client);
     arrival.cr.accept(&server, &[]).unwrap();
@@ -183,10 +185,11 @@ fn pairs_with_two_cqs(rig: &Rig, requests: &Evd) -> (Vec<Pair>, Srq) {
     let mut srq = rig.server.srq(128);
     rig.server.post(&mut srq, 128, 64, 0, 0);
     // The second EP needs more entries than the first CQ has left.
-    let pairs = [8, 1000].into_iter().map(|max_request_dtos| {
-        let attr = EpAttr { max_request_dtos, ..EpAttr::default() };
+    let pairs = [8, 1000].into_iter().map(|request_depth| {
+        let attr = EpAttr { request_depth, ..EpAttr::default() };
         let evds = EpEvds { request: Some(requests), ..rig.client.evds() };
-        let client = Ep::create(&rig.client.ia, &rig.client.pz, evds, Some(&attr)).unwrap();
+        let client =
+            Ep::builder(&rig.client.ia, &rig.client.pz).evds(evds).attributes(&attr).build().unwrap();
         rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), client)
     });
     (pairs.collect(), srq)
@@ -252,7 +255,7 @@ fn drains_between_posts_take_each_event_once() {
     let mut srq = rig.server.srq(16);
     rig.server.post(&mut srq, 16, 64, 0, 0);
     let evds = EpEvds { recv: Some(&both), request: Some(&both), ..rig.client.evds() };
-    let client = Ep::create(&rig.client.ia, &rig.client.pz, evds, None).unwrap();
+    let client = Ep::builder(&rig.client.ia, &rig.client.pz).evds(evds).build().unwrap();
     let mut pair = rig.connect(srq_ep(&rig.server, &srq, &recv, &EpAttr::default()), client);
     let cookie = |event: &Event| event.completion().expect("a completion").cookie;
     let (mut posted, mut sent, mut expected) = (16, 0, 0..);
@@ -340,6 +343,6 @@ fn r248_drain_beside_a_waiter() {
     evd.post_software_event(1).unwrap();
     assert_eq!(software(&waiting.join().unwrap().unwrap().event), 1);
     assert_eq!(evd.drain(4).unwrap().count(), 0);
-    evd.free().unwrap();
+    evd.clone().close().unwrap();
     assert_eq!(code(evd.drain(4)), code(evd.dequeue()));
 }

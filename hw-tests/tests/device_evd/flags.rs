@@ -1,7 +1,8 @@
 //! Completion flags and solicited wait.
 
 use crate::*;
-use doorbell::{CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdFlags, PostError};
+use doorbell::inside::EpEvds;
+use doorbell::{CompletionFlags, DtoStatus, Ep, EpAttr, Evd, EvdFlags, PostError};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side, Test, dat, tests};
 
@@ -16,10 +17,11 @@ pub(crate) const TESTS: &[Test] = tests![
 fn r238_flags_flushed_notify() {
     let rig = Rig::new();
     for mode in [CompletionFlags::SOLICITED_WAIT, CompletionFlags::UNSIGNALLED] {
-        let recv = Evd::create(&rig.server.ia, 64, None, EvdFlags::DTO).unwrap();
+        let recv = Evd::new(&rig.server.ia, 64, EvdFlags::DTO).unwrap();
         let evds = EpEvds { recv: Some(&recv), ..rig.server.evds() };
         let attr = EpAttr { recv_completion_flags: mode, ..EpAttr::default() };
-        let mut ep = Ep::create(&rig.server.ia, &rig.server.pz, evds, Some(&attr)).unwrap();
+        let mut ep =
+            Ep::builder(&rig.server.ia, &rig.server.pz).evds(evds).attributes(&attr).build().unwrap();
         let post = if mode == CompletionFlags::UNSIGNALLED { mode } else { NONE };
         ep.post_recv(&[rig.server.lmr.triplet(0, 64)], 7, post).unwrap();
         let pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
@@ -41,18 +43,18 @@ fn r241_flags_send_unsignalled_needs_ep_mode() {
     };
     refused(pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, CompletionFlags::UNSIGNALLED));
     refused(pair.server.post_recv(&[rig.server.lmr.triplet(0, 8)], 0, CompletionFlags::UNSIGNALLED));
-    assert_eq!(pair.server.recv_query().unwrap().buffers, 0);
+    assert_eq!(pair.server.recv_query().unwrap().buffers, Some(0));
 
     let unsignalled = EpAttr {
         recv_completion_flags: CompletionFlags::UNSIGNALLED,
         request_completion_flags: CompletionFlags::UNSIGNALLED,
         ..EpAttr::default()
     };
-    let evd = |side: &Side| Evd::create(&side.ia, 64, None, EvdFlags::DTO).unwrap();
+    let evd = |side: &Side| Evd::new(&side.ia, 64, EvdFlags::DTO).unwrap();
     let (recv, request) = (evd(&rig.server), evd(&rig.client));
     let make = |side: &Side, recv: &Evd, request: &Evd| {
         let evds = EpEvds { recv: Some(recv), request: Some(request), connect: Some(&side.connect) };
-        Ep::create(&side.ia, &side.pz, evds, Some(&unsignalled)).unwrap()
+        Ep::builder(&side.ia, &side.pz).evds(evds).attributes(&unsignalled).build().unwrap()
     };
     let mut server = make(&rig.server, &recv, &evd(&rig.server));
     for (cookie, flags) in [(0, CompletionFlags::UNSIGNALLED), (1, NONE)] {

@@ -5,7 +5,8 @@ mod flags;
 mod recv;
 mod wait;
 
-use doorbell::{Cno, CompletionFlags, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdFlags, ReturnType, Srq};
+use doorbell::inside::EpEvds;
+use doorbell::{Cno, CompletionFlags, DtoStatus, Ep, EpAttr, Evd, EvdFlags, ReturnType, Srq};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side};
 
@@ -42,8 +43,9 @@ fn listening(rig: &Rig, recv_completion_flags: CompletionFlags) -> Listening {
     let server = &rig.server;
     let mut srq = server.srq(32);
     server.post(&mut srq, 32, 64, 0, 0);
-    let cno = Cno::create(&server.ia).unwrap();
-    let recv = Evd::create(&server.ia, 64, Some(&cno), EvdFlags::DTO).unwrap();
+    let cno = Cno::new(&server.ia).unwrap();
+    let recv = Evd::new(&server.ia, 64, EvdFlags::DTO).unwrap();
+    recv.set_cno(Some(&cno)).unwrap();
     let attr = EpAttr { recv_completion_flags, ..EpAttr::default() };
     let ep = srq_ep(server, &srq, &recv, &attr);
     let pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
@@ -52,7 +54,7 @@ fn listening(rig: &Rig, recv_completion_flags: CompletionFlags) -> Listening {
 
 fn srq_ep(side: &Side, srq: &Srq, recv: &Evd, attr: &EpAttr) -> Ep {
     let evds = EpEvds { recv: Some(recv), ..side.evds() };
-    Ep::create_with_srq(&side.ia, &side.pz, evds, srq, attr).unwrap()
+    Ep::builder(&side.ia, &side.pz).evds(evds).srq(srq).attributes(attr).build().unwrap()
 }
 
 fn queued(evd: &Evd) -> usize {

@@ -1,9 +1,10 @@
 //! The life of receive EVDs.
 
 use crate::*;
+use doorbell::inside::EpEvds;
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, Cno, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr, EpEvds, Evd,
-    EvdFlags, Event, IaSettings, ReturnType, RmrTriplet,
+    AsyncKind, AsyncObject, Cno, ConnectionEventKind, DtoStatus, Ep, EpAttr, Evd, EvdFlags, Event,
+    ReturnType, RmrTriplet,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, dat, tests};
@@ -32,11 +33,11 @@ pub(crate) const TESTS: &[Test] = tests![
 fn flushed_requests_overflow_their_evd() {
     let rig = Rig::new();
     let server = &rig.server;
-    let requests = Evd::create(&server.ia, 1, None, EvdFlags::DTO).unwrap();
-    let qlen = requests.query().unwrap().qlen;
+    let requests = Evd::new(&server.ia, 1, EvdFlags::DTO).unwrap();
+    let qlen = requests.query().unwrap().depth;
     let evds = EpEvds { request: Some(&requests), ..server.evds() };
-    let attr = EpAttr { max_request_dtos: qlen + 4, ..EpAttr::default() };
-    let ep = Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap();
+    let attr = EpAttr { request_depth: qlen as u32 + 4, ..EpAttr::default() };
+    let ep = Ep::builder(&server.ia, &server.pz).evds(evds).attributes(&attr).build().unwrap();
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
     rig.disconnect(&pair);
     for cookie in 0..=qlen as u64 {
@@ -54,14 +55,14 @@ fn flushed_requests_overflow_their_evd() {
 
 /// A server EP with more room for requests than its own request EVD has, connected to an EP with
 /// receives for all of them. Returns the EVD's length, too.
-fn narrow(rig: &Rig, flags: EvdFlags) -> (Pair, Evd, Count) {
+fn narrow(rig: &Rig, flags: EvdFlags) -> (Pair, Evd, usize) {
     let server = &rig.server;
-    let requests = Evd::create(&server.ia, 1, None, flags).unwrap();
-    let qlen = requests.query().unwrap().qlen;
+    let requests = Evd::new(&server.ia, 1, flags).unwrap();
+    let qlen = requests.query().unwrap().depth;
     let evds = EpEvds { request: Some(&requests), ..server.evds() };
-    let attr = EpAttr { max_request_dtos: qlen + 4, ..EpAttr::default() };
-    let ep = Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap();
-    let client = rig.client.ep(&EpAttr { max_recv_dtos: qlen + 4, ..EpAttr::default() });
+    let attr = EpAttr { request_depth: qlen as u32 + 4, ..EpAttr::default() };
+    let ep = Ep::builder(&server.ia, &server.pz).evds(evds).attributes(&attr).build().unwrap();
+    let client = rig.client.ep(&EpAttr { recv_depth: qlen as u32 + 4, ..EpAttr::default() });
     let mut pair = rig.connect(ep, client);
     for cookie in 0..qlen as u64 + 4 {
         pair.client.post_recv(&[], cookie, NONE).unwrap();
@@ -78,7 +79,7 @@ fn expect_overflow(rig: &Rig, evd: &Evd) {
 
 /// No other call harvests the completions.
 fn a_resize_or_query_tells_an_overflow_that_it_finds() {
-    let looks: [fn(&Evd, Count); 2] =
+    let looks: [fn(&Evd, usize); 2] =
         [|evd, qlen| evd.resize(qlen).unwrap(), |evd, _| assert!(evd.query().is_ok())];
     for look in looks {
         // A rig for each, because the end of a connection raises events at the other side.
@@ -112,7 +113,7 @@ fn a_dequeue_tells_an_overflow_that_it_finds() {
 
 /// No message finds a receive. The device reports this at the sender alone, by the completion.
 fn a_dequeue_that_finds_a_failure_ends_the_connection() {
-    let rig = Rig::with(IaSettings { rnr_retry: 1, rnr_timer: 1, ..IaSettings::default() });
+    let rig = Rig::with(|ia| ia.rnr_retry(1).rnr_timer(1));
     for _ in 0..20 {
         let mut pair = rig.connect_plain(&EpAttr::default());
         pair.client.post_send(&[], 7, NONE).unwrap();
@@ -139,7 +140,7 @@ fn a_query_counts_more_messages_than_one_poll_finds() {
             assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
         }
         assert_eq!(queued(&rig.server.recv), n);
-        assert_eq!(counts(&srq), (0, n as Count));
+        assert_eq!(counts(&srq), (0, n as u32));
         (0..n as u64).for_each(|cookie| assert_eq!(dto(&rig.server.recv).cookie, cookie));
     }
 }
@@ -157,7 +158,7 @@ fn a_connection_takes_nothing_off_the_cqs_of_its_evds() {
     let evds = EpEvds { request: Some(&requests), ..rig.server.evds() };
     // They stay until the end: a disconnect harvests.
     let _others = [(); 2].map(|()| {
-        let other = Ep::create(&rig.server.ia, &rig.server.pz, evds, None).unwrap();
+        let other = Ep::builder(&rig.server.ia, &rig.server.pz).evds(evds).build().unwrap();
         rig.connect(other, rig.client.ep(&EpAttr::default()))
     });
     for cookie in 0..all {
@@ -216,9 +217,9 @@ fn an_ep_joins_its_evd_beside_a_waiter() {
     let evds = EpEvds { recv: Some(&evd), request: Some(&evd), ..server.evds() };
     let mut srq = server.srq(4);
     let attr = EpAttr::default();
-    let on_srq = Ep::create_with_srq(&server.ia, &server.pz, evds, &srq, &attr).unwrap();
+    let on_srq = Ep::builder(&server.ia, &server.pz).evds(evds).srq(&srq).attributes(&attr).build().unwrap();
     assert!(is_waiting(&evd));
-    let plain = Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap();
+    let plain = Ep::builder(&server.ia, &server.pz).evds(evds).attributes(&attr).build().unwrap();
     assert!(is_waiting(&evd));
     let mut pair = rig.connect(on_srq, rig.client.ep(&attr));
     let _other = rig.connect(plain, rig.client.ep(&attr));
@@ -238,7 +239,7 @@ fn a_cno_is_not_triggered_for_what_was_taken() {
     assert_eq!(l.recv.dequeue().unwrap().unwrap().completion().unwrap().cookie, 0);
     expect_quiet(&l.cno);
     rig.disconnect(&l.pair);
-    l.pair.server.free().unwrap();
+    l.pair.server.close().unwrap();
     expect_quiet(&l.cno);
 }
 
@@ -254,7 +255,7 @@ fn a_request_flushed_at_once_is_announced() {
     let sent = *waiting.join().unwrap().unwrap().event.completion().expect("a completion");
     assert_eq!((sent.status, sent.cookie), (DtoStatus::Flushed, 7));
 
-    let cno = Cno::create(&server.ia).unwrap();
+    let cno = Cno::new(&server.ia).unwrap();
     server.recv.set_cno(Some(&cno)).unwrap();
     expect_quiet(&cno);
     pair.server.post_recv(&[], 8, NONE).unwrap();
@@ -335,11 +336,11 @@ fn buffers_posted_again_behind_a_batch_get_their_messages() {
     const TAKEN: usize = 32;
     let rig = Rig::new();
     let server = &rig.server;
-    let recv = Evd::create(&server.ia, 127, None, EvdFlags::DTO).unwrap();
+    let recv = Evd::new(&server.ia, 127, EvdFlags::DTO).unwrap();
     let mut pairs = DEPTHS.map(|depth| {
         let evds = EpEvds { recv: Some(&recv), ..server.evds() };
-        let attr = EpAttr { max_recv_dtos: depth as Count, ..EpAttr::default() };
-        let ep = Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap();
+        let attr = EpAttr { recv_depth: depth as u32, ..EpAttr::default() };
+        let ep = Ep::builder(&server.ia, &server.pz).evds(evds).attributes(&attr).build().unwrap();
         rig.connect(ep, rig.client.ep(&EpAttr::default()))
     });
     let mut sent = 0..;
@@ -382,10 +383,10 @@ fn an_evd_is_resized_up_to_the_limits() {
     let most = side.ia.attributes().max_evd_qlen;
     for qlen in [1, most] {
         evd.resize(qlen).unwrap();
-        assert!(evd.query().unwrap().qlen >= qlen);
+        assert!(evd.query().unwrap().depth >= qlen);
     }
     let before = evd.query().unwrap();
-    for qlen in [0, -1, most + 1] {
+    for qlen in [0, most + 1] {
         assert_eq!(code(evd.resize(qlen)), dat::INVALID_ARG2);
     }
     assert_eq!(evd.query().unwrap(), before);
@@ -398,11 +399,11 @@ fn r257_recv_evd_small_queue_has_room_in_its_cq() {
     const EPS: usize = 12;
     let rig = Rig::new();
     let server = &rig.server;
-    let one = Evd::create(&server.ia, 1, None, EvdFlags::DTO).unwrap();
+    let one = Evd::new(&server.ia, 1, EvdFlags::DTO).unwrap();
     let evds = EpEvds { recv: Some(&one), ..server.evds() };
-    let attr = EpAttr { max_recv_dtos: RECEIVES as Count, ..EpAttr::default() };
+    let attr = EpAttr { recv_depth: RECEIVES as u32, ..EpAttr::default() };
     let mut pairs = [(); EPS].map(|()| {
-        let ep = Ep::create(&server.ia, &server.pz, evds, Some(&attr)).unwrap();
+        let ep = Ep::builder(&server.ia, &server.pz).evds(evds).attributes(&attr).build().unwrap();
         rig.connect(ep, rig.client.ep(&EpAttr::default()))
     });
     for (pair, first) in pairs.iter_mut().zip((0..).step_by(RECEIVES as usize)) {
@@ -420,8 +421,8 @@ fn r257_recv_evd_small_queue_has_room_in_its_cq() {
 /// After the IA was closed, every call on its EVDs finds a freed object.
 fn evds_of_a_closed_ia_are_freed() {
     let side = one_side();
-    let evd = Evd::create(&side.ia, 16, None, EvdFlags::DTO | EvdFlags::SOFTWARE).unwrap();
-    side.ia.close(CloseFlags::Abrupt).unwrap();
+    let evd = Evd::new(&side.ia, 16, EvdFlags::DTO | EvdFlags::SOFTWARE).unwrap();
+    drop(side.ia);
     let outcomes = [
         evd.query().map(drop),
         evd.set_cno(None),

@@ -1,7 +1,8 @@
 //! Waits and thresholds.
 
 use crate::*;
-use doorbell::{CloseFlags, DtoStatus, Ep, EpAttr, EpEvds, Evd, EvdCounter, EvdFlags, Event, IaSettings};
+use doorbell::inside::EpEvds;
+use doorbell::{DtoStatus, Ep, EpAttr, Evd, EvdCounter, EvdFlags, Event};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, tests};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,11 +19,11 @@ pub(crate) const TESTS: &[Test] = tests![
 /// Waits with this poll time for a message that is sent once `ready` says so of the counters of
 /// waits, and of those that slept. Returns both counters.
 fn wait_for_a_message(poll_time: Duration, ready: impl Fn(u64, u64) -> bool) -> (u64, u64) {
-    let rig = Rig::with(IaSettings { poll_time, ..IaSettings::default() });
+    let rig = Rig::with(|ia| ia.poll_time(poll_time));
     let server = &rig.server;
     let recv = server.evd(EvdFlags::DTO);
     let evds = EpEvds { recv: Some(&recv), ..server.evds() };
-    let ep = Ep::create(&server.ia, &server.pz, evds, None).unwrap();
+    let ep = Ep::builder(&server.ia, &server.pz).evds(evds).build().unwrap();
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
     pair.server.post_recv(&[server.lmr.triplet(0, 64)], 5, NONE).unwrap();
     let counters = || {
@@ -53,7 +54,7 @@ fn a_wait_that_polled_in_vain_sleeps() {
 /// A timeout ends the polling, and so does the end of the EVD (R258). After two waits in vain, the
 /// next one sleeps.
 fn a_wait_that_polls_ends_in_time_and_with_its_evd() {
-    let Rig { server, .. } = Rig::with(IaSettings { poll_time: LONG, ..IaSettings::default() });
+    let Rig { server, .. } = Rig::with(|ia| ia.poll_time(LONG));
     let recv = &server.recv;
     let sleeps = || recv.counters().unwrap()[EvdCounter::WaitBlocked];
     // The third is long, so that its time is not over before it sleeps.
@@ -66,14 +67,14 @@ fn a_wait_that_polls_ends_in_time_and_with_its_evd() {
         let waiter = scope.spawn(|| recv.wait_threshold(1, None).unwrap_err().error.code());
         until("it waits", || recv.counters().unwrap()[EvdCounter::Wait] == 4);
         assert_eq!(sleeps(), 1);
-        server.ia.close(CloseFlags::Abrupt).unwrap();
+        drop(server.ia);
         assert_eq!(waiter.join().unwrap(), dat::ABORT);
     });
 }
 
 /// A software EVD with this many events in it.
 pub(crate) fn with_events(rig: &Rig, n: u64) -> Evd {
-    let evd = Evd::create(&rig.server.ia, 16, None, EvdFlags::SOFTWARE).unwrap();
+    let evd = Evd::new(&rig.server.ia, 16, EvdFlags::SOFTWARE).unwrap();
     for value in 0..n {
         evd.post_software_event(value).unwrap();
     }
@@ -98,7 +99,7 @@ fn r245_wait_counts_what_the_cqs_hold() {
     let mut shared =
         rig.connect(srq_ep(server, &srq, &recv, &EpAttr::default()), rig.client.ep(&EpAttr::default()));
     let evds = EpEvds { recv: Some(&recv), ..server.evds() };
-    let ep = Ep::create(&server.ia, &server.pz, evds, None).unwrap();
+    let ep = Ep::builder(&server.ia, &server.pz).evds(evds).build().unwrap();
     let mut plain = rig.connect(ep, rig.client.ep(&EpAttr::default()));
     for cookie in 20..29 {
         plain.server.post_recv(&[server.lmr.triplet(0, 64)], cookie, NONE).unwrap();
@@ -155,12 +156,12 @@ fn r245_wait_counts_what_the_cqs_hold() {
 /// The timeout covers the whole wait: arrivals below the threshold do not restart it.
 fn r247_wait_total_time_survives_wakeups() {
     let rig = Rig::new();
-    let evd = Evd::create(&rig.server.ia, 4096, None, EvdFlags::SOFTWARE).unwrap();
-    let qlen = evd.query().unwrap().qlen;
+    let evd = Evd::new(&rig.server.ia, 4096, EvdFlags::SOFTWARE).unwrap();
+    let qlen = evd.query().unwrap().depth;
     let (over, posted) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) && posted.load(Ordering::Relaxed) + 1 < qlen as usize {
+            while !over.load(Ordering::Relaxed) && posted.load(Ordering::Relaxed) + 1 < qlen {
                 evd.post_software_event(0).unwrap();
                 posted.fetch_add(1, Ordering::Relaxed);
                 // The interval of the arrivals, a fraction of the timeout.
@@ -175,5 +176,5 @@ fn r247_wait_total_time_survives_wakeups() {
         assert!(start.elapsed() >= SHORT);
     });
     // If each arrival restarted the timeout, the wait would end only after the last arrival.
-    assert!(posted.load(Ordering::Relaxed) + 1 < qlen as usize, "the wait lasted as long as events came");
+    assert!(posted.load(Ordering::Relaxed) + 1 < qlen, "the wait lasted as long as events came");
 }

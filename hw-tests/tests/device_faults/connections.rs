@@ -1,21 +1,22 @@
 //! Connections that end: long messages, an empty SRQ, a killed peer.
 
 use crate::*;
-use doorbell::{ConnectionEventKind, Count, EpAttr, EpState, Lmr, MemPriv, Psp, Qos, Srq};
+use doorbell::{ConnectOptions, ConnectionEventKind, EpAttr, EpState, Lmr, MemPriv, Psp, Srq};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side, Test, devices, tests};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 pub(crate) const TESTS: &[Test] = tests![killed_peer_ends_its_endpoint_only,];
 
 /// The peer process: connects and sends messages of 1 MiB until it is killed.
 pub(crate) fn send_for_ever() {
     let place = std::env::var(SERVER).unwrap();
-    let (address, qual) = place.split_once(' ').unwrap();
+    let (address, port) = place.split_once(' ').unwrap();
     let side = Side::open(&devices().unwrap().1);
     let mut ep = side.ep(&EpAttr::default());
     let address: IpAddr = address.parse().unwrap();
-    ep.connect(address, qual.parse().unwrap(), Some(LONG), &[], Qos::BestEffort).unwrap();
+    ep.connect_with(SocketAddr::new(address, port.parse().unwrap()), ConnectOptions::new().timeout(LONG))
+        .unwrap();
     expect_connection(&side.connect, &ep, ConnectionEventKind::Established);
     for _ in 0..8 {
         ep.post_send(&[side.lmr.triplet(0, LARGE)], 0, NONE).unwrap();
@@ -33,8 +34,11 @@ fn killed_peer_ends_its_endpoint_only() {
         const DEPTH: usize = 8;
         let rig = Rig::new();
         let server = &rig.server;
-        let memory = Lmr::create(&server.ia, &server.pz, DEPTH * LARGE, MemPriv::LOCAL_WRITE).unwrap();
-        let mut srq = server.srq(DEPTH as Count);
+        let memory = Lmr::builder(&server.ia, &server.pz)
+            .privileges(MemPriv::LOCAL_WRITE)
+            .allocate(DEPTH * LARGE)
+            .unwrap();
+        let mut srq = server.srq(DEPTH as u32);
         let post = |srq: &mut Srq, i: u64| {
             srq.post_recv(&[memory.triplet(i as usize * LARGE, LARGE)], i).unwrap();
         };
@@ -42,8 +46,9 @@ fn killed_peer_ends_its_endpoint_only() {
         let mut others: Vec<_> = (0..3).map(|_| rig.connect_srq(&srq)).collect();
 
         let doomed = server.srq_ep(&srq, &EpAttr::default());
-        let (_psp, qual) = Psp::create_any(&server.ia, &server.cr).unwrap();
-        let place = format!("{} {qual}", server.ia.address());
+        let psp = Psp::builder(&server.ia, &server.cr).build().unwrap();
+        let port = psp.port();
+        let place = format!("{} {port}", server.ia.address());
         let mut peer = Process(Process::start("sender", &place).spawn().unwrap());
         connection_request(&server.cr).cr.accept(&doomed, &[]).unwrap();
         expect_connection(&server.connect, &doomed, ConnectionEventKind::Established);
@@ -77,7 +82,7 @@ fn killed_peer_ends_its_endpoint_only() {
             doomed.state() == EpState::Disconnected
         });
         expect_connection(&server.connect, &doomed, ConnectionEventKind::Disconnected);
-        until("it is drained", || doomed.recv_query().unwrap().buffers == 0);
+        until("it is drained", || doomed.recv_query().unwrap().buffers == Some(0));
         let mut served = 0;
         while counts(&srq).0 > 0 {
             let pair = &mut others[served % 3];
@@ -100,7 +105,7 @@ fn killed_peer_ends_its_endpoint_only() {
         assert_eq!(cookies, (0..DEPTH as u64).collect::<Vec<_>>());
         // And all of the SRQ can be used again.
         (0..DEPTH as u64).for_each(|i| post(&mut srq, i));
-        assert_eq!(counts(&srq), (DEPTH as Count, DEPTH as Count));
+        assert_eq!(counts(&srq), (DEPTH as u32, DEPTH as u32));
         for pair in &mut others {
             assert_eq!(rig.deliver(pair, 16).ep, pair.server.id());
         }

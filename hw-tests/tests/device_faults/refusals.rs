@@ -3,11 +3,12 @@
 use crate::network::is_root;
 use crate::*;
 use doorbell::{
-    ConnectionEventKind, Count, Ep, EpAttr, EpState, Evd, EvdFlags, Ia, Lmr, MemPriv, Psp, Pz, Qos,
-    ReturnType, Rsp, Srq, SrqAttr,
+    ConnectOptions, ConnectionEventKind, Ep, EpAttr, EpState, Evd, EvdFlags, Ia, Lmr, MemPriv, Psp, Pz,
+    ReturnType, Rsp, Srq,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side, Test, dat, devices, tests};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ fn unknown_device_is_refused_with_those_found() {
         let error = Ia::open(&format!("{server} 77")).unwrap_err();
         assert_eq!(error.code(), dat::NAME_NOT_REGISTERED, "{error}");
         assert!(error.to_string().contains("77"), "{error}");
-        assert_eq!(Ia::open_with(&server, 0, Default::default()).unwrap_err().code(), dat::INVALID_ARG2);
+        assert_eq!(Ia::builder(&server).async_depth(0).open().unwrap_err().code(), dat::INVALID_ARG2);
     });
 }
 
@@ -43,59 +44,60 @@ fn depth_and_segments_over_the_limits_are_refused() {
         let side = Side::open(&devices().unwrap().0);
         let limits = side.ia.attributes();
         let (deepest, most) = (limits.max_recv_per_srq, limits.max_iov_segments_per_dto);
-        let srq = |attr| Srq::create(&side.ia, &side.pz, attr).unwrap_err();
-        for depth in [deepest + 1, Count::MAX, 0, -1] {
-            let error = srq(SrqAttr::depth(depth));
+        let srq = Srq::builder(&side.ia, &side.pz).depth(4);
+        for depth in [deepest + 1, u32::MAX, 0] {
+            let error = srq.depth(depth).build().unwrap_err();
             assert_eq!(error.code(), dat::INVALID_ARG3, "{error}");
             assert!(error.to_string().contains(&deepest.to_string()), "{error}");
         }
-        for max_recv_iov in [most + 1, Count::MAX, 0, -1] {
-            let error = srq(SrqAttr { max_recv_iov, ..SrqAttr::depth(4) });
+        for segments in [most + 1, u32::MAX, 0] {
+            let error = srq.segments(segments).build().unwrap_err();
             assert_eq!(error.code(), dat::INVALID_ARG3, "{error}");
             assert!(error.to_string().contains(&most.to_string()), "{error}");
         }
         let mut one = side.srq(4);
-        let given = vec![side.lmr.triplet(0, 8); one.query().unwrap().max_recv_iov as usize + 1];
+        let given = vec![side.lmr.triplet(0, 8); one.query().unwrap().segments as usize + 1];
         assert_eq!(one.post_recv(&given, 0).unwrap_err().code(), dat::INVALID_ARG2);
-        let ep = |attr: EpAttr| Ep::create(&side.ia, &side.pz, side.evds(), Some(&attr)).unwrap_err();
+        let ep = |attr: EpAttr| {
+            Ep::builder(&side.ia, &side.pz).evds(side.evds()).attributes(&attr).build().unwrap_err()
+        };
         let dtos = limits.max_dto_per_ep + 1;
         for attr in [
-            EpAttr { max_recv_dtos: dtos, ..EpAttr::default() },
-            EpAttr { max_request_dtos: dtos, ..EpAttr::default() },
-            EpAttr { max_recv_iov: most + 1, ..EpAttr::default() },
-            EpAttr { max_request_iov: most + 1, ..EpAttr::default() },
-            EpAttr { max_request_iov: -1, ..EpAttr::default() },
+            EpAttr { recv_depth: dtos, ..EpAttr::default() },
+            EpAttr { request_depth: dtos, ..EpAttr::default() },
+            EpAttr { recv_segments: most + 1, ..EpAttr::default() },
+            EpAttr { request_segments: most + 1, ..EpAttr::default() },
+            EpAttr { request_segments: u32::MAX, ..EpAttr::default() },
         ] {
             let error = ep(attr);
             assert_eq!(error.code(), dat::INVALID_ARG6, "{error}");
         }
-        for qlen in [limits.max_evd_qlen + 1, 0, -1] {
-            assert_eq!(
-                Evd::create(&side.ia, qlen, None, EvdFlags::DTO).unwrap_err().code(),
-                dat::INVALID_ARG2
-            );
+        for depth in [limits.max_evd_qlen + 1, 0] {
+            assert_eq!(Evd::new(&side.ia, depth, EvdFlags::DTO).unwrap_err().code(), dat::INVALID_ARG2);
         }
         assert_eq!(
-            Lmr::create(&side.ia, &side.pz, 0, MemPriv::LOCAL_WRITE).unwrap_err().code(),
+            Lmr::builder(&side.ia, &side.pz).privileges(MemPriv::LOCAL_WRITE).allocate(0).unwrap_err().code(),
             dat::INVALID_ARG4
         );
     });
 }
 
-/// CONN_QUAL_IN_USE, with the qualifier in the message. The qualifier is free again when the first
+/// CONN_QUAL_IN_USE, with the port in the message. The port is free again when the first
 /// PSP is gone.
 fn psp_on_a_port_in_use_is_refused() {
     leaks_nothing(|| {
         let side = Side::open(&devices().unwrap().0);
-        let (first, qual) = Psp::create_any(&side.ia, &side.cr).unwrap();
-        let error = Psp::create(&side.ia, qual, &side.cr).unwrap_err();
+        let first = Psp::builder(&side.ia, &side.cr).build().unwrap();
+        let port = first.port();
+        let error = Psp::builder(&side.ia, &side.cr).port(port).build().unwrap_err();
         assert_eq!(error.return_type(), ReturnType::ConnQualInUse, "{error}");
-        assert!(error.to_string().contains(&qual.to_string()), "{error}");
-        first.free().unwrap();
-        Psp::create(&side.ia, qual, &side.cr).unwrap();
-        assert_eq!(Psp::create(&side.ia, 0, &side.cr).unwrap_err().code(), dat::INVALID_ARG2);
+        assert!(error.to_string().contains(&port.to_string()), "{error}");
+        first.close().unwrap();
+        Psp::builder(&side.ia, &side.cr).port(port).build().unwrap();
         let ep = side.ep(&EpAttr::default());
-        assert_eq!(Rsp::create(&side.ia, 0, &ep, &side.cr).unwrap_err().code(), dat::INVALID_ARG2);
+        let listening = Psp::builder(&side.ia, &side.cr).build().unwrap();
+        let error = Rsp::new(&side.ia, listening.port(), &ep, &side.cr).unwrap_err();
+        assert_eq!(error.return_type(), ReturnType::ConnQualInUse, "{error}");
         assert_eq!(ep.state(), EpState::Unconnected);
     });
 }
@@ -106,23 +108,25 @@ fn connecting_to_nobody_ends_in_an_event() {
     use ConnectionEventKind as K;
     leaks_nothing(|| {
         let rig = Rig::new();
-        let (silent, silent_qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-        let (freed, free_qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-        freed.free().unwrap();
+        let silent = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+        let silent_port = silent.port();
+        let freed = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+        let free_port = freed.port();
+        freed.close().unwrap();
         let server = rig.server.ia.address();
         let nobody = "192.0.2.7".parse().unwrap();
-        for (address, qual, time, kinds) in [
-            (server, free_qual, LONG, &[K::NonPeerRejected][..]),
+        for (address, port, time, kinds) in [
+            (server, free_port, LONG, &[K::NonPeerRejected][..]),
             // On a machine with a default route, nobody answers from that address.
-            (nobody, free_qual, Duration::from_secs(2), &[K::Unreachable, K::TimedOut]),
+            (nobody, free_port, Duration::from_secs(2), &[K::Unreachable, K::TimedOut]),
             // The provider itself gives up when nobody has answered for some seconds.
-            (nobody, free_qual, LONG, &[K::Unreachable]),
-            (server, silent_qual, Duration::from_secs(2), &[K::TimedOut]),
+            (nobody, free_port, LONG, &[K::Unreachable]),
+            (server, silent_port, Duration::from_secs(2), &[K::TimedOut]),
         ] {
             let mut ep = rig.client.ep(&EpAttr::default());
-            ep.connect(address, qual, Some(time), &[], Qos::BestEffort).unwrap();
+            ep.connect_with((address, port).into(), ConnectOptions::new().timeout(time)).unwrap();
             let event = connection(&rig.client.connect);
-            assert!(event.ep == ep.id() && kinds.contains(&event.kind), "{address} {qual}: {event:?}");
+            assert!(event.ep == ep.id() && kinds.contains(&event.kind), "{address} {port}: {event:?}");
             assert_eq!(ep.state(), EpState::Disconnected);
             // The EP can try again.
             ep.reset().unwrap();
@@ -132,7 +136,8 @@ fn connecting_to_nobody_ends_in_an_event() {
         drop(silent);
         let elsewhere = if server.is_ipv4() { "::1" } else { "127.0.0.1" };
         let ep = rig.client.ep(&EpAttr::default());
-        match ep.connect(elsewhere.parse().unwrap(), free_qual, Some(LONG), &[], Qos::BestEffort) {
+        let elsewhere = SocketAddr::new(elsewhere.parse().unwrap(), free_port);
+        match ep.connect_with(elsewhere, ConnectOptions::new().timeout(LONG)) {
             Err(error) => assert_eq!(error.return_type(), ReturnType::InvalidAddress, "{error}"),
             Ok(()) => assert_eq!(connection(&rig.client.connect).kind, K::Unreachable),
         }
@@ -144,8 +149,8 @@ pub(crate) fn register_with_little_memlock() {
     use nix::sys::resource::{Resource, setrlimit};
     setrlimit(Resource::RLIMIT_MEMLOCK, 64 << 10, 64 << 10).unwrap();
     let ia = Ia::open(&devices().unwrap().0).unwrap();
-    let pz = Pz::create(&ia).unwrap();
-    match Lmr::create(&ia, &pz, LARGE, MemPriv::LOCAL_WRITE) {
+    let pz = Pz::new(&ia).unwrap();
+    match Lmr::builder(&ia, &pz).privileges(MemPriv::LOCAL_WRITE).allocate(LARGE) {
         Ok(_) => println!("registered"),
         Err(error) => println!("{:#x} {error}", error.code()),
     }

@@ -2,9 +2,10 @@
 //! frees the object first. After the free, no event names the object.
 
 use crate::steps::{Placed, Steps};
+use doorbell::inside::EpEvds;
 use doorbell::lock_hook::before_locks;
 use doorbell::{
-    CloseFlags, Cno, ConnectionEventKind, EpAttr, EpEvds, EvdFlags, Psp, Qos, ReturnType, ServiceType,
+    CloseFlags, Cno, ConnectOptions, ConnectionEventKind, EpAttr, EvdFlags, Psp, ReturnType, ServiceType,
 };
 use doorbell_hw_tests::Rig;
 use doorbell_hw_tests::rig::*;
@@ -54,21 +55,22 @@ fn let_both_catch_up(rig: &Rig) {
     }
 }
 
-/// A qualifier at which nobody listens.
-fn deserted(rig: &Rig) -> u64 {
-    let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    psp.free().unwrap();
-    qual
+/// A port at which nobody listens.
+fn deserted(rig: &Rig) -> u16 {
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
+    psp.close().unwrap();
+    port
 }
 
 fn refused_and_freed(attr: &EpAttr) {
     let rig = Rig::new();
     let client = rig.client.ep(attr);
-    let qual = deserted(&rig);
+    let port = deserted(&rig);
     let (steps, placed) = stop_others(&["EpInner::connect_evd"]);
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     steps.wait_for("stopped");
-    client.free().unwrap();
+    client.close().unwrap();
     steps.reach("go");
     // The next events of this EVD are those of other EPs.
     let_both_catch_up(&rig);
@@ -110,8 +112,8 @@ pub(crate) fn an_srq_is_freed_before_its_low_watermark_is_queued() {
     let (steps, placed) = stop_others(&["SrqInner::low"]);
     rig.deliver(&mut pair, 8);
     steps.wait_for("stopped");
-    pair.server.free().unwrap();
-    srq.free().unwrap();
+    pair.server.close().unwrap();
+    srq.close().unwrap();
     steps.reach("go");
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
     let_both_catch_up(&rig);
@@ -123,11 +125,12 @@ pub(crate) fn an_srq_is_freed_before_its_low_watermark_is_queued() {
 pub(crate) fn a_psp_is_freed_before_its_request_is_queued() {
     let rig = Rig::new();
     let client = rig.client.ep(&EpAttr::default());
-    let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     let (steps, placed) = stop_others(&["ServicePoint::reserved"]);
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     steps.wait_for("stopped");
-    psp.free().unwrap();
+    psp.close().unwrap();
     steps.reach("go");
     let event = connection(&rig.client.connect);
     assert_eq!(event.ep, client.id());
@@ -144,18 +147,18 @@ pub(crate) fn a_psp_is_freed_before_its_request_is_queued() {
 pub(crate) fn an_evd_is_freed_before_its_cno_is_triggered() {
     let rig = Rig::new();
     let side = &rig.client;
-    let cno = Cno::create(&side.ia).unwrap();
+    let cno = Cno::new(&side.ia).unwrap();
     let connect = side.evd(EvdFlags::CONNECTION);
     connect.set_cno(Some(&cno)).unwrap();
     let evds = EpEvds { connect: Some(&connect), ..side.evds() };
-    let client = doorbell::Ep::create(&side.ia, &side.pz, evds, None).unwrap();
-    let qual = deserted(&rig);
+    let client = doorbell::Ep::builder(&side.ia, &side.pz).evds(evds).build().unwrap();
+    let port = deserted(&rig);
     // The EVD gives its event and its CNO, then the CNO is triggered.
     let (steps, placed) = stop_others(&["EpInner::connect_evd", "EvdInner::queue", "EvdInner::queue", ANY]);
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     steps.wait_for("stopped");
-    client.free().unwrap();
-    connect.free().unwrap();
+    client.close().unwrap();
+    connect.close().unwrap();
     steps.reach("go");
     let_both_catch_up(&rig);
     drop(placed);
@@ -167,11 +170,11 @@ pub(crate) fn an_ep_is_freed_while_its_refusal_is_queued() {
     let rig = Arc::new(Rig::new());
     let client = rig.client.ep(&EpAttr::default());
     let id = client.id();
-    let qual = deserted(&rig);
+    let port = deserted(&rig);
     let (steps, placed) = stop_others(&["EpInner::connect_evd", "EvdInner::queue"]);
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     steps.wait_for("stopped");
-    let freed = crate::steps::elsewhere(move || client.free().map_err(|refused| refused.error.code()));
+    let freed = crate::steps::elsewhere(move || client.close().map_err(|refused| refused.error.code()));
     // It cannot be seen that a thread waits for a lock, only that it has not ended.
     assert!(freed.recv_timeout(SHORT).is_err(), "the free did not wait");
     steps.reach("go");

@@ -3,10 +3,11 @@
 //! program has begun to wait.
 
 use crate::steps::{Placed, Steps, elsewhere, outcome};
+use doorbell::inside::EpEvds;
 use doorbell::lock_hook::before_locks;
 use doorbell::{
     AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, CrArrival, DtoStatus, Ep,
-    EpAttr, EpEvds, EpId, EpState, EvdCounter, EvdFlags, MemPriv, Psp, Rmr, RmrBind, Srq, VaType, reason,
+    EpAttr, EpId, EpState, EvdCounter, EvdFlags, MemPriv, Psp, Rmr, RmrBind, RmrScope, Srq, VaType, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
@@ -215,7 +216,7 @@ pub(crate) fn a_thread_waits_after_the_progress_thread_took_the_event() {
     let server = &rig.server;
     let recv = server.evd(EvdFlags::DTO);
     let evds = EpEvds { recv: Some(&recv), ..server.evds() };
-    let ep = Ep::create(&server.ia, &server.pz, evds, None).unwrap();
+    let ep = Ep::builder(&server.ia, &server.pz).evds(evds).build().unwrap();
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
     for cookie in 0..2 {
         pair.server.post_recv(&[server.lmr.triplet(0, 64)], cookie, NONE).unwrap();
@@ -359,9 +360,9 @@ pub(crate) fn a_message_is_answered_before_it_confirms_the_connection() {
 /// The second bind comes while the first waits for a Send, for which the peer has no receive. It
 /// must not free the window, which the first bind still needs.
 pub(crate) fn a_window_is_bound_twice_before_a_message_confirms_the_connection() {
-    for make in [Rmr::create, Rmr::create_for_ep] {
+    for scope in [RmrScope::Pz, RmrScope::Ep] {
         let rig = Arc::new(Rig::patient());
-        let mut rmr = make(&rig.server.pz).unwrap();
+        let mut rmr = Rmr::new(&rig.server.pz, scope).unwrap();
         let bind_twice = |server: &mut Ep| {
             server.post_send(&[rig.server.lmr.triplet(0, 8)], 6, NONE).unwrap();
             for cookie in [7, 8] {

@@ -2,8 +2,8 @@
 
 use doorbell::lock_hook::before_locks;
 use doorbell::{
-    CompletionFlags, ConnectionEventKind, CrArrival, DatagramEventKind, DtoStatus, Ep, EpAttr, EpChange,
-    EpState, Event, Psp, Qos, ServiceType, WATERMARK_INFINITE,
+    CompletionFlags, ConnectOptions, ConnectionEventKind, CrArrival, DatagramEventKind, DtoStatus, Ep,
+    EpAttr, EpChange, EpState, Event, Psp, ServiceType,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -85,7 +85,7 @@ fn modify(steps: &Arc<Steps>, rig: &Arc<Rig>, mut ep: Ep) -> mpsc::Receiver<(Ep,
             recv: Some(Some(&side.recv)),
             request: Some(Some(&side.request)),
             connect: Some(Some(&side.connect)),
-            max_recv_dtos: Some(50),
+            recv_depth: Some(50),
             ..EpChange::default()
         });
         drop(rig);
@@ -110,9 +110,9 @@ pub(crate) fn outcome<T>(rig: &Arc<Rig>, from: &mpsc::Receiver<T>) -> T {
 }
 
 #[track_caller]
-fn ask_at(rig: &Rig, qual: u64) -> (Ep, CrArrival) {
+fn ask_at(rig: &Rig, port: u16) -> (Ep, CrArrival) {
     let client = rig.client.ep(&EpAttr::default());
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     (client, connection_request(&rig.server.cr))
 }
 
@@ -120,8 +120,9 @@ fn ask_at(rig: &Rig, qual: u64) -> (Ep, CrArrival) {
 /// released with its request.
 pub(crate) fn a_request_is_rejected_while_its_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
-    let (_psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
-    let (client, CrArrival { cr, ep, .. }) = ask_at(&rig, qual);
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).provide_eps().build().unwrap();
+    let port = psp.port();
+    let (client, CrArrival { cr, ep, .. }) = ask_at(&rig, port);
     let steps = Arc::new(Steps::default());
     let placed = steps.place("QueuePair::receives", "other", "CrInner::open");
     let modified = modify(&steps, &rig, ep.unwrap());
@@ -138,8 +139,9 @@ pub(crate) fn a_request_is_rejected_while_its_ep_is_made_anew() {
 /// modified.
 pub(crate) fn a_request_is_rejected_before_its_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
-    let (_psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
-    let (client, CrArrival { cr, ep, .. }) = ask_at(&rig, qual);
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).provide_eps().build().unwrap();
+    let port = psp.port();
+    let (client, CrArrival { cr, ep, .. }) = ask_at(&rig, port);
     let steps = Arc::new(Steps::default());
     let placed = steps.place("EpInner::control", "gone", "CrInner::open");
     let modified = modify(&steps, &rig, ep.unwrap());
@@ -157,14 +159,14 @@ pub(crate) fn a_request_is_rejected_before_its_ep_is_made_anew() {
 /// the EP with the new QP.
 pub(crate) fn a_request_comes_while_the_reserved_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
-    let ep = rig.server.ep(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
-    let (_rsp, qual) = rig.server.reserve(&ep);
+    let ep = rig.server.ep(&EpAttr { recv_depth: 8, ..EpAttr::default() });
+    let (_rsp, port) = rig.server.reserve(&ep);
     let steps = Arc::new(Steps::default());
     let placed = steps.place("QueuePair::receives", "other", "ServicePoint::reserved");
     let modified = modify(&steps, &rig, ep);
     steps.wait_for("modify");
     let client = rig.client.ep(&EpAttr::default());
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     let (server, result) = outcome(&rig, &modified);
     drop(placed);
     assert_eq!(result, Ok(()));
@@ -179,9 +181,9 @@ pub(crate) fn a_request_comes_while_the_reserved_ep_is_made_anew() {
 /// the new QP.
 pub(crate) fn a_request_is_accepted_while_its_ep_is_made_anew() {
     let rig = Arc::new(Rig::new());
-    let ep = rig.server.ep(&EpAttr { max_recv_dtos: 8, ..EpAttr::default() });
-    let (_rsp, qual) = rig.server.reserve(&ep);
-    let (client, arrival) = ask_at(&rig, qual);
+    let ep = rig.server.ep(&EpAttr { recv_depth: 8, ..EpAttr::default() });
+    let (_rsp, port) = rig.server.reserve(&ep);
+    let (client, arrival) = ask_at(&rig, port);
     let steps = Arc::new(Steps::default());
     let placed = steps.place("QueuePair::receives", "other", "CrInner::answered");
     let modified = modify(&steps, &rig, ep);
@@ -218,10 +220,10 @@ pub(crate) fn an_ep_is_reset_before_its_failure_is_handled() {
         Placed
     };
     // The hard watermark is exceeded, so the EP fails.
-    server.set_watermark(WATERMARK_INFINITE, 0).unwrap();
+    server.set_watermark(None, Some(0)).unwrap();
     assert_eq!(server.state(), EpState::Disconnected);
     steps.wait_for("failure");
-    server.set_watermark(WATERMARK_INFINITE, WATERMARK_INFINITE).unwrap();
+    server.set_watermark(None, None).unwrap();
     server.reset().unwrap();
     assert_eq!(dto(&rig.server.recv).status, DtoStatus::Flushed);
     server.post_recv(&receive, 2, none).unwrap();

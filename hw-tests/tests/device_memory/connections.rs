@@ -3,8 +3,8 @@
 use crate::allocator::HELD;
 use crate::*;
 use doorbell::{
-    ConnectionEventKind, DatagramEventKind, DtoStatus, Ep, EpAttr, Event, Psp, Qos, Received, RecvPool, Rmr,
-    RmrBind, SendPool, ServiceType, VaType,
+    ConnectOptions, ConnectionEventKind, DatagramEventKind, DtoStatus, Ep, EpAttr, Event, Psp, Received,
+    RecvPool, Rmr, RmrBind, RmrScope, SendPool, ServiceType, VaType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
@@ -46,15 +46,21 @@ fn a_connection_releases_what_posts_before_it_needed() {
     const BYTES: usize = 16;
     let rig = Rig::new();
     let [server, client] = [&rig.server, &rig.client].map(|side| {
-        let mut ep = side.ep(&long(RECEIVES as Count));
+        let mut ep = side.ep(&long(RECEIVES as u32));
         for i in 0..RECEIVES {
             ep.post_recv(&[side.lmr.triplet(0, 64)], i as u64, NONE).unwrap();
         }
         ep
     });
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     let before = HELD.load(SeqCst);
-    client.connect(rig.server.ia.address(), qual, Some(LONG), b"", Qos::BestEffort).unwrap();
+    client
+        .connect_with(
+            (rig.server.ia.address(), port).into(),
+            ConnectOptions::new().timeout(LONG).private_data(b""),
+        )
+        .unwrap();
     let arrival = connection_request(&rig.server.cr);
     let asked = HELD.load(SeqCst);
     assert!(asked + RECEIVES * BYTES <= before, "{before} bytes, then {asked}");
@@ -69,7 +75,7 @@ fn binds() {
     let surroundings = || {
         let rig = Rig::new();
         let pair = rig.connect_plain(&EpAttr::default());
-        let rmr = Rmr::create(&rig.server.pz).unwrap();
+        let rmr = Rmr::new(&rig.server.pz, RmrScope::Pz).unwrap();
         // Enough other contexts to fill the table.
         let others: Vec<_> = (0..111).map(|_| remote(&rig.server)).collect();
         (rmr, pair, others, rig)
@@ -135,21 +141,25 @@ fn datagrams() {
             drop(side.ep(&ud()));
             side
         },
-        |side| Ep::create(&side.ia, &side.pz, side.evds(), Some(&ud())),
-        |_, ep| ep.free().unwrap(),
+        |side| Ep::builder(&side.ia, &side.pz).evds(side.evds()).attributes(&ud()).build(),
+        |_, ep| ep.close().unwrap(),
     );
     let surroundings = || {
         let rig = Rig::new();
         let (mut server, client) = (rig.server.ep(&ud()), rig.client.ep(&ud()));
         server.post_recv(&[rig.server.lmr.triplet(0, 256)], 4, NONE).unwrap();
-        let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-        (server, client, psp, qual, rig)
+        let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+        let port = psp.port();
+        (server, client, psp, port, rig)
     };
     with_each_failure(
         "a question for an address handle",
         surroundings,
-        |(_, client, _, qual, rig)| {
-            client.connect(rig.server.ia.address(), *qual, Some(LONG), b"", Qos::BestEffort)
+        |(_, client, _, port, rig)| {
+            client.connect_with(
+                (rig.server.ia.address(), *port).into(),
+                ConnectOptions::new().timeout(LONG).private_data(b""),
+            )
         },
         |(server, client, _, _, rig), ()| {
             connection_request(&rig.server.cr).cr.accept(server, b"").unwrap();

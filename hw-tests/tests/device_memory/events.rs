@@ -3,8 +3,8 @@
 use crate::allocator::EXHAUSTED;
 use crate::*;
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, Cno, ConnectionEventKind, Count, Ep, EpAttr, EpChange, Evd, EvdFlags,
-    Event, Lmr, Pz, Rmr,
+    AsyncKind, AsyncObject, CloseFlags, Cno, ConnectionEventKind, Ep, EpAttr, EpChange, Evd, EvdFlags, Event,
+    Lmr, Pz, Rmr, RmrScope,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side, Test, tests};
@@ -21,38 +21,38 @@ fn tables_that_are_full() {
     }
     // Tables have room for 7/8 of a power of two, and the side has some objects already.
     for n in [111, 112] {
-        let pz = |side: &Side| Pz::create(&side.ia).unwrap();
+        let pz = |side: &Side| Pz::new(&side.ia).unwrap();
         with_each_failure(
             "one more PZ",
             || full(one_side(), pz, n - 1),
-            |(_, side)| Pz::create(&side.ia),
-            |_, pz| pz.free().unwrap(),
+            |(_, side)| Pz::new(&side.ia),
+            |_, pz| pz.close().unwrap(),
         );
         with_each_failure(
             "one more LMR",
             || full(one_side(), remote, n - 1),
-            |(_, side)| Lmr::create(&side.ia, &side.pz, 64, all_privileges()),
-            |_, lmr| lmr.free().unwrap(),
+            |(_, side)| Lmr::builder(&side.ia, &side.pz).privileges(all_privileges()).allocate(64),
+            |_, lmr| lmr.close().unwrap(),
         );
     }
     with_each_failure(
         "one more CNO",
-        || full(one_side(), |side| Cno::create(&side.ia).unwrap(), 112),
-        |(_, side)| Cno::create(&side.ia),
-        |_, cno| cno.free().unwrap(),
+        || full(one_side(), |side| Cno::new(&side.ia).unwrap(), 112),
+        |(_, side)| Cno::new(&side.ia),
+        |_, cno| cno.close().unwrap(),
     );
     with_each_failure(
         "one more RMR",
-        || full(one_side(), |side| Rmr::create(&side.pz).unwrap(), 112),
-        |(_, side)| Rmr::create(&side.pz),
-        |_, rmr| rmr.free().unwrap(),
+        || full(one_side(), |side| Rmr::new(&side.pz, RmrScope::Pz).unwrap(), 112),
+        |(_, side)| Rmr::new(&side.pz, RmrScope::Pz),
+        |_, rmr| rmr.close().unwrap(),
     );
     let small = |side: &Side| side.ep(&long(1));
     with_each_failure(
         "one more EP",
         || full(one_side(), small, 112),
-        |(_, side)| Ep::create(&side.ia, &side.pz, side.evds(), Some(&long(1))),
-        |_, ep| ep.free().unwrap(),
+        |(_, side)| Ep::builder(&side.ia, &side.pz).evds(side.evds()).attributes(&long(1)).build(),
+        |_, ep| ep.close().unwrap(),
     );
 }
 
@@ -62,7 +62,7 @@ const IN_ADVANCE: u64 = 4096;
 fn a_software_event() {
     let surroundings = || {
         let side = one_side();
-        let evd = Evd::create(&side.ia, 2 * IN_ADVANCE as Count, None, EvdFlags::SOFTWARE).unwrap();
+        let evd = Evd::new(&side.ia, 2 * IN_ADVANCE as usize, EvdFlags::SOFTWARE).unwrap();
         (0..IN_ADVANCE).for_each(|n| evd.post_software_event(n).unwrap());
         (evd, side)
     };
@@ -82,7 +82,7 @@ fn a_software_event() {
 fn an_event_that_nobody_can_queue_is_an_overflow() {
     let rig = Rig::new();
     let side = &rig.server;
-    let evd = Evd::create(&side.ia, 2 * IN_ADVANCE as Count, None, EvdFlags::SOFTWARE | EvdFlags::CONNECTION);
+    let evd = Evd::new(&side.ia, 2 * IN_ADVANCE as usize, EvdFlags::SOFTWARE | EvdFlags::CONNECTION);
     let evd = evd.unwrap();
     let mut server = side.ep(&EpAttr::default());
     server.modify(EpChange { connect: Some(Some(&evd)), ..EpChange::default() }).unwrap();

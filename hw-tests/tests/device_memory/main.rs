@@ -9,7 +9,7 @@ mod events;
 mod objects;
 
 use crate::allocator::{PLAN, Plan};
-use doorbell::{CompletionFlags, Count, EpAttr, Error, Lmr, PostError, Refused, ReturnType};
+use doorbell::{CompletionFlags, EpAttr, Error, Lmr, PostError, Refused, ReturnType};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
 use std::fmt::Debug;
@@ -146,11 +146,11 @@ fn each_failure<S, T, E: Shortage>(
 }
 
 /// An EP with queues of this length.
-fn long(n: Count) -> EpAttr {
-    EpAttr { max_recv_dtos: n, max_request_dtos: n, ..EpAttr::default() }
+fn long(n: u32) -> EpAttr {
+    EpAttr { recv_depth: n, request_depth: n, ..EpAttr::default() }
 }
 
 /// An LMR with a context for peers.
 fn remote(side: &Side) -> Lmr {
-    Lmr::create(&side.ia, &side.pz, 64, all_privileges()).unwrap()
+    Lmr::builder(&side.ia, &side.pz).privileges(all_privileges()).allocate(64).unwrap()
 }

@@ -1,7 +1,8 @@
 //! Calls that create and free objects, beyond those of `c/no_memory.c`.
 
 use crate::*;
-use doorbell::{CloseFlags, Ep, EpAttr, EpEvds, Evd, EvdFlags, Pz, Rmr, WATERMARK_INFINITE};
+use doorbell::inside::EpEvds;
+use doorbell::{Ep, Evd, EvdFlags, Pz, Rmr, RmrScope};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Test, dat, tests};
 
@@ -19,8 +20,8 @@ fn creating_the_first_ep() {
         "the first EP",
         Leaves::WithItsIa,
         one_side,
-        |side| Ep::create(&side.ia, &side.pz, Default::default(), Some(&long(500))),
-        |_, ep| ep.free().unwrap(),
+        |side| Ep::builder(&side.ia, &side.pz).evds(Default::default()).attributes(&long(500)).build(),
+        |_, ep| ep.close().unwrap(),
     );
 }
 
@@ -30,11 +31,10 @@ fn creating_eps_with_many_receive_evds() {
     let surroundings = || {
         let side = one_side();
         let srq = side.srq(8);
-        let evds: Vec<_> =
-            (0..=EVDS).map(|_| Evd::create(&side.ia, 8, None, EvdFlags::DTO).unwrap()).collect();
+        let evds: Vec<_> = (0..=EVDS).map(|_| Evd::new(&side.ia, 8, EvdFlags::DTO).unwrap()).collect();
         let ep = |recv| {
             let evds = EpEvds { recv: Some(recv), ..side.evds() };
-            Ep::create_with_srq(&side.ia, &side.pz, evds, &srq, &EpAttr::default())
+            Ep::builder(&side.ia, &side.pz).evds(evds).srq(&srq).build()
         };
         let eps: Vec<_> = evds[..EVDS].iter().map(|recv| ep(recv).unwrap()).collect();
         (eps, srq, evds, side)
@@ -44,12 +44,13 @@ fn creating_eps_with_many_receive_evds() {
         surroundings,
         |(_, srq, evds, side)| {
             let evds = EpEvds { recv: evds.last(), ..side.evds() };
-            Ep::create_with_srq(&side.ia, &side.pz, evds, srq, &EpAttr::default())
+            Ep::builder(&side.ia, &side.pz).evds(evds).srq(srq).build()
         },
         |(_, srq, evds, _), ep| {
-            assert_eq!(evds[EVDS].free().unwrap_err().code(), dat::INVALID_STATE_EVD_IN_USE);
-            ep.free().unwrap();
-            evds[EVDS].free().unwrap();
+            let refused = evds[EVDS].clone().close().unwrap_err();
+            assert_eq!(refused.error.code(), dat::INVALID_STATE_EVD_IN_USE);
+            ep.close().unwrap();
+            evds[EVDS].clone().close().unwrap();
             assert_eq!(counts(srq), (0, 0));
         },
     );
@@ -61,7 +62,7 @@ fn watermarks_need_no_memory() {
     let srq = side.srq(8);
     let mut eps: Vec<_> = (0..500).map(|_| side.srq_ep(&srq, &long(1))).collect();
     PLAN.set(Plan::FailFrom(0));
-    eps.iter_mut().for_each(|ep| ep.set_watermark(0, WATERMARK_INFINITE).unwrap());
+    eps.iter_mut().for_each(|ep| ep.set_watermark(Some(0), None).unwrap());
     assert_eq!(PLAN.replace(Plan::Succeed), Plan::FailFrom(0), "a watermark has taken memory");
 }
 
@@ -73,15 +74,15 @@ fn freeing_without_memory() {
     eps.extend((0..100).map(|_| side.ep(&long(1))));
     let evds: Vec<_> = (0..100).map(|_| side.evd(EvdFlags::CONNECTION)).collect();
     let lmrs: Vec<_> = (0..200).map(|_| remote(&side)).collect();
-    let rmrs: Vec<_> = (0..100).map(|_| Rmr::create(&side.pz).unwrap()).collect();
-    let pzs: Vec<_> = (0..100).map(|_| Pz::create(&side.ia).unwrap()).collect();
+    let rmrs: Vec<_> = (0..100).map(|_| Rmr::new(&side.pz, RmrScope::Pz).unwrap()).collect();
+    let pzs: Vec<_> = (0..100).map(|_| Pz::new(&side.ia).unwrap()).collect();
     PLAN.set(Plan::FailFrom(0));
-    eps.into_iter().for_each(|ep| ep.free().unwrap());
-    srq.free().unwrap();
-    evds.into_iter().for_each(|evd| evd.free().unwrap());
-    rmrs.into_iter().for_each(|rmr| rmr.free().unwrap());
-    lmrs.into_iter().for_each(|lmr| lmr.free().unwrap());
-    pzs.into_iter().for_each(|pz| pz.free().unwrap());
+    eps.into_iter().for_each(|ep| ep.close().unwrap());
+    srq.close().unwrap();
+    evds.into_iter().for_each(|evd| evd.close().unwrap());
+    rmrs.into_iter().for_each(|rmr| rmr.close().unwrap());
+    lmrs.into_iter().for_each(|lmr| lmr.close().unwrap());
+    pzs.into_iter().for_each(|pz| pz.close().unwrap());
     PLAN.set(Plan::Succeed);
 }
 
@@ -94,7 +95,7 @@ fn closing_without_memory() {
     let lmrs: Vec<_> = (0..100).map(|_| remote(&side)).collect();
     let Side { ia, .. } = side;
     PLAN.set(Plan::FailFrom(0));
-    ia.close(CloseFlags::Abrupt).unwrap();
+    drop(ia);
     drop((eps, lmrs, srq));
     PLAN.set(Plan::Succeed);
 }

@@ -2,8 +2,8 @@
 
 use crate::*;
 use doorbell::{
-    CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr, EpChange, EpState, Evd, EvdFlags,
-    Lmr, Qos, ReturnType, RmrTriplet,
+    CompletionFlags, ConnectOptions, ConnectionEventKind, DtoStatus, Ep, EpAttr, EpChange, EpState, Evd,
+    EvdFlags, Lmr, ReturnType, RmrTriplet,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, dat, tests};
@@ -34,7 +34,7 @@ fn no_evd_instead_of_one_and_back() {
     let none = EpChange { recv: Some(None), request: Some(None), connect: Some(None), ..change() };
     ep.modify(none).unwrap();
     for evd in [&side.recv, &side.request, &side.connect] {
-        evd.free().unwrap();
+        evd.clone().close().unwrap();
     }
     let (recv, connect_evd) = (evd(side, EvdFlags::DTO), evd(side, EvdFlags::CONNECTION));
     ep.modify(EpChange { recv: Some(Some(&recv)), connect: Some(Some(&connect_evd)), ..change() }).unwrap();
@@ -48,26 +48,26 @@ fn streams_of_an_ep_move_one_by_one() {
     let side = one_side();
     let flags = EvdFlags::DTO | EvdFlags::CONNECTION;
     let (one, other) = (evd(&side, flags), evd(&side, flags));
-    let evds = doorbell::EpEvds { recv: Some(&one), request: Some(&one), connect: Some(&one) };
-    let mut ep = Ep::create(&side.ia, &side.pz, evds, None).unwrap();
-    let in_use = |evd: &Evd| evd.free().is_err();
+    let evds = doorbell::inside::EpEvds { recv: Some(&one), request: Some(&one), connect: Some(&one) };
+    let mut ep = Ep::builder(&side.ia, &side.pz).evds(evds).build().unwrap();
+    let in_use = |evd: &Evd| evd.clone().close().is_err();
     ep.modify(EpChange { recv: Some(Some(&other)), ..change() }).unwrap();
     assert!(in_use(&one) && in_use(&other));
     ep.modify(EpChange { request: Some(Some(&other)), ..change() }).unwrap();
     assert!(in_use(&one) && in_use(&other));
     ep.modify(EpChange { connect: Some(Some(&other)), ..change() }).unwrap();
     assert!(!in_use(&one) && in_use(&other));
-    ep.free().unwrap();
+    ep.close().unwrap();
     assert!(!in_use(&other));
 }
 
 fn deeper_queues_hold_more() {
     let rig = Rig::new();
     let side = &rig.server;
-    let mut ep = side.ep(&EpAttr { max_recv_dtos: 4, max_request_dtos: 4, ..EpAttr::default() });
-    ep.modify(EpChange { max_recv_dtos: Some(150), max_request_dtos: Some(120), ..change() }).unwrap();
+    let mut ep = side.ep(&EpAttr { recv_depth: 4, request_depth: 4, ..EpAttr::default() });
+    ep.modify(EpChange { recv_depth: Some(150), request_depth: Some(120), ..change() }).unwrap();
     let is = ep.query().unwrap().attr;
-    assert!(is.max_recv_dtos >= 150 && is.max_request_dtos >= 120, "{is:?}");
+    assert!(is.recv_depth >= 150 && is.request_depth >= 120, "{is:?}");
     for i in 0..150 {
         ep.post_recv(&buffer(side), i, NONE).unwrap();
     }
@@ -89,10 +89,10 @@ fn more_segments_fit() {
     let rig = Rig::new();
     let side = &rig.server;
     let most = side.ia.attributes().max_iov_segments_per_dto;
-    let mut ep = side.ep(&EpAttr { max_recv_iov: 1, max_request_iov: 1, ..EpAttr::default() });
-    ep.modify(EpChange { max_recv_iov: Some(most), max_request_iov: Some(most), ..change() }).unwrap();
+    let mut ep = side.ep(&EpAttr { recv_segments: 1, request_segments: 1, ..EpAttr::default() });
+    ep.modify(EpChange { recv_segments: Some(most), request_segments: Some(most), ..change() }).unwrap();
     let is = ep.query().unwrap().attr;
-    assert!(is.max_recv_iov >= most && is.max_request_iov >= most, "{is:?}");
+    assert!(is.recv_segments >= most && is.request_segments >= most, "{is:?}");
     let pieces: Vec<_> = (0..most as usize).map(|i| side.lmr.triplet(4096 + 100 * i, 3)).collect();
     ep.post_recv(&pieces, 5, NONE).unwrap();
     let mut pair = connect(&rig, ep, &side.connect);
@@ -105,15 +105,10 @@ fn more_segments_fit() {
 
 fn smaller_queues_stay_as_they_are() {
     let side = one_side();
-    let mut ep = side.ep(&EpAttr { max_recv_dtos: 64, max_request_dtos: 64, ..EpAttr::default() });
+    let mut ep = side.ep(&EpAttr { recv_depth: 64, request_depth: 64, ..EpAttr::default() });
     let before = ep.query().unwrap().attr;
-    ep.modify(EpChange {
-        max_recv_dtos: Some(1),
-        max_request_dtos: Some(0),
-        max_recv_iov: Some(1),
-        ..change()
-    })
-    .unwrap();
+    ep.modify(EpChange { recv_depth: Some(1), request_depth: Some(0), recv_segments: Some(1), ..change() })
+        .unwrap();
     assert_eq!(ep.query().unwrap().attr, before);
     for i in 0..64 {
         ep.post_recv(&buffer(&side), i, NONE).unwrap();
@@ -123,11 +118,11 @@ fn smaller_queues_stay_as_they_are() {
 fn reads_work_once_allowed() {
     let rig = Rig::new();
     let side = &rig.server;
-    let none = EpAttr { max_rdma_read_in: 0, max_rdma_read_out: 0, ..EpAttr::default() };
+    let none = EpAttr { rdma_reads_in: 0, rdma_reads_out: 0, ..EpAttr::default() };
     let mut ep = side.ep(&none);
-    ep.modify(EpChange { max_rdma_read_in: Some(2), max_rdma_read_out: Some(3), ..change() }).unwrap();
+    ep.modify(EpChange { rdma_reads_in: Some(2), rdma_reads_out: Some(3), ..change() }).unwrap();
     let is = ep.query().unwrap().attr;
-    assert_eq!((is.max_rdma_read_in, is.max_rdma_read_out), (2, 3));
+    assert_eq!((is.rdma_reads_in, is.rdma_reads_out), (2, 3));
     let mut pair = connect(&rig, ep, &side.connect);
     let there = |lmr: &Lmr| RmrTriplet {
         virtual_address: lmr.address(),
@@ -162,15 +157,21 @@ fn flags_that_requests_may_always_carry_change_nothing() {
         assert_eq!(wait.error.return_type(), ReturnType::TimeoutExpired);
     }
     for flags in [F::UNSIGNALLED | F::SUPPRESS, F::UNSIGNALLED] {
-        assert_eq!(code(Ep::create(&side.ia, &side.pz, side.evds(), Some(&with(flags)))), dat::INVALID_ARG4);
+        assert_eq!(
+            code(Ep::builder(&side.ia, &side.pz).evds(side.evds()).attributes(&with(flags)).build()),
+            dat::INVALID_ARG4
+        );
         assert_eq!(code(ep.modify(request(flags))), dat::INVALID_ARG2);
     }
     for flags in [F::UNSIGNALLED | F::EVD_THRESHOLD, F::from_bits_retain(0x40) | F::SUPPRESS] {
-        assert_eq!(code(Ep::create(&side.ia, &side.pz, side.evds(), Some(&with(flags)))), dat::INVALID_ARG6);
+        assert_eq!(
+            code(Ep::builder(&side.ia, &side.pz).evds(side.evds()).attributes(&with(flags)).build()),
+            dat::INVALID_ARG6
+        );
         assert_eq!(code(ep.modify(request(flags))), dat::INVALID_ARG2);
     }
     // With another queue size, the flags stay.
-    ep.modify(EpChange { max_request_dtos: Some(999), ..request(F::SUPPRESS) }).unwrap();
+    ep.modify(EpChange { request_depth: Some(999), ..request(F::SUPPRESS) }).unwrap();
     assert_eq!(ep.query().unwrap().attr.request_completion_flags, F::SUPPRESS);
     let Pair { mut server, mut client } = connect(&rig, ep, &side.connect);
     for flags in [NONE, F::SUPPRESS, NONE] {
@@ -184,9 +185,9 @@ fn flags_that_requests_may_always_carry_change_nothing() {
     assert_eq!(code(server.post_send(&[], 0, F::UNSIGNALLED)), dat::INVALID_ARG5);
     // And with UNSIGNALLED it may be unsignalled.
     let quiet = evd(side, EvdFlags::DTO);
-    let evds = doorbell::EpEvds { request: Some(&quiet), ..side.evds() };
+    let evds = doorbell::inside::EpEvds { request: Some(&quiet), ..side.evds() };
     let unsignalled = with(F::UNSIGNALLED | F::SUPPRESS);
-    let ep = Ep::create(&side.ia, &side.pz, evds, Some(&unsignalled)).unwrap();
+    let ep = Ep::builder(&side.ia, &side.pz).evds(evds).attributes(&unsignalled).build().unwrap();
     let Pair { mut server, mut client } = connect(&rig, ep, &side.connect);
     client.post_recv(&buffer(&rig.client), 0, NONE).unwrap();
     server.post_send(&[], 5, F::UNSIGNALLED).unwrap();
@@ -199,13 +200,13 @@ fn flags_change_for_one_ep_alone() {
     let side = one_side();
     let srq = side.srq(4);
     let shared = evd(&side, EvdFlags::DTO);
-    let evds = doorbell::EpEvds { recv: Some(&shared), ..side.evds() };
+    let evds = doorbell::inside::EpEvds { recv: Some(&shared), ..side.evds() };
     let threshold = CompletionFlags::EVD_THRESHOLD;
     let join = || {
         let attr = EpAttr { recv_completion_flags: threshold, ..EpAttr::default() };
-        Ep::create_with_srq(&side.ia, &side.pz, evds, &srq, &attr)
+        Ep::builder(&side.ia, &side.pz).evds(evds).srq(&srq).attributes(&attr).build()
     };
-    let new = || Ep::create(&side.ia, &side.pz, evds, None).unwrap();
+    let new = || Ep::builder(&side.ia, &side.pz).evds(evds).build().unwrap();
     let (mut one, mut other) = (new(), new());
     for ep in [&mut one, &mut other] {
         assert_eq!(code(join()), dat::INVALID_ARG3);
@@ -218,9 +219,9 @@ fn attributes_of_an_srq_ep_are_told_back_exactly() {
     let side = one_side();
     let srq = side.srq(4);
     let mut ep = side.srq_ep(&srq, &EpAttr::default());
-    ep.modify(EpChange { max_recv_dtos: Some(100_000), max_recv_iov: Some(7), ..change() }).unwrap();
+    ep.modify(EpChange { recv_depth: Some(100_000), recv_segments: Some(7), ..change() }).unwrap();
     let is = ep.query().unwrap().attr;
-    assert_eq!((is.max_recv_dtos, is.max_recv_iov), (100_000, 7));
+    assert_eq!((is.recv_depth, is.recv_segments), (100_000, 7));
 }
 
 fn an_srq_ep_moves_with_its_srq() {
@@ -233,7 +234,7 @@ fn an_srq_ep_moves_with_its_srq() {
     let moved = EpChange {
         recv: Some(Some(&other)),
         request: Some(Some(&request)),
-        max_request_dtos: Some(99),
+        request_depth: Some(99),
         ..change()
     };
     ep.modify(moved).unwrap();
@@ -246,10 +247,10 @@ fn an_srq_ep_moves_with_its_srq() {
     let mut stays = stays;
     assert_eq!(rig.deliver(&mut stays, 8).cookie, 21);
     assert_eq!(counts(&srq), (0, 0));
-    assert!(srq.free().is_err());
+    assert!(srq.close().is_err());
     let Pair { server, .. } = pair;
-    server.free().unwrap();
-    other.free().unwrap();
+    server.close().unwrap();
+    other.close().unwrap();
 }
 
 fn a_reserved_ep_is_changed_and_then_accepts() {
@@ -257,11 +258,11 @@ fn a_reserved_ep_is_changed_and_then_accepts() {
     let side = &rig.server;
     let (recv, connect) = (evd(side, EvdFlags::DTO), evd(side, EvdFlags::CONNECTION));
     let mut ep = side.ep(&EpAttr::default());
-    let (rsp, qual) = side.reserve(&ep);
+    let (rsp, port) = side.reserve(&ep);
     ep.modify(EpChange {
         recv: Some(Some(&recv)),
         connect: Some(Some(&connect)),
-        max_recv_dtos: Some(100),
+        recv_depth: Some(100),
         ..change()
     })
     .unwrap();
@@ -270,7 +271,7 @@ fn a_reserved_ep_is_changed_and_then_accepts() {
         ep.post_recv(&buffer(side), i, NONE).unwrap();
     }
     let client = rig.client.ep(&EpAttr::default());
-    client.connect(side.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((side.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     connection_request(&side.cr).cr.accept_reserved(&[]).unwrap();
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
     expect_connection(&connect, &ep, ConnectionEventKind::Established);
@@ -278,7 +279,7 @@ fn a_reserved_ep_is_changed_and_then_accepts() {
     let mut pair = Pair { server: ep, client };
     rig.send(&mut pair, 0, 8);
     assert_eq!(dto(&recv).cookie, 0);
-    rsp.free().unwrap();
+    rsp.close().unwrap();
 }
 
 fn an_ep_with_a_request_is_changed_and_then_accepts() {
@@ -287,13 +288,12 @@ fn an_ep_with_a_request_is_changed_and_then_accepts() {
     let request = evd(side, EvdFlags::DTO);
     for accepts in [true, false] {
         let mut ep = side.ep(&EpAttr::default());
-        let (_rsp, qual) = side.reserve(&ep);
+        let (_rsp, port) = side.reserve(&ep);
         let client = rig.client.ep(&EpAttr::default());
-        client.connect(side.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        client.connect_with((side.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
         let arrival = connection_request(&side.cr);
         assert_eq!(ep.state(), EpState::PassiveConnectionPending);
-        ep.modify(EpChange { request: Some(Some(&request)), max_request_dtos: Some(100), ..change() })
-            .unwrap();
+        ep.modify(EpChange { request: Some(Some(&request)), request_depth: Some(100), ..change() }).unwrap();
         assert_eq!(ep.state(), EpState::PassiveConnectionPending);
         if !accepts {
             arrival.cr.reject(&[]).unwrap();
@@ -312,8 +312,8 @@ fn an_ep_with_a_request_is_changed_and_then_accepts() {
 fn watermarks_go_with_a_new_queue() {
     let side = one_side();
     let mut ep = side.ep(&EpAttr::default());
-    ep.set_watermark(1, doorbell::WATERMARK_INFINITE).unwrap();
-    ep.modify(EpChange { max_recv_dtos: Some(500), ..change() }).unwrap();
+    ep.set_watermark(Some(1), None).unwrap();
+    ep.modify(EpChange { recv_depth: Some(500), ..change() }).unwrap();
     ep.post_recv(&buffer(&side), 0, NONE).unwrap();
     expect_nothing(side.ia.async_evd());
     ep.post_recv(&buffer(&side), 0, NONE).unwrap();
@@ -326,7 +326,7 @@ fn the_context_and_the_name_stay() {
     let mut ep = rig.server.ep(&EpAttr::default());
     ep.set_context(4711);
     let id = ep.id();
-    ep.modify(EpChange { max_recv_dtos: Some(500), ..change() }).unwrap();
+    ep.modify(EpChange { recv_depth: Some(500), ..change() }).unwrap();
     assert_eq!(ep.id(), id);
     ep.post_recv(&buffer(&rig.server), 0, NONE).unwrap();
     let mut pair = connect(&rig, ep, &rig.server.connect);
@@ -340,36 +340,36 @@ fn sizes_out_of_range_are_refused_and_change_nothing() {
     let mut ep = side.ep(&EpAttr::default());
     let before = ep.query().unwrap().attr;
     let a = side.ia.attributes().clone();
-    let with = |f: fn(&mut EpChange<'_>, Option<Count>), value| {
+    let with = |f: fn(&mut EpChange<'_>, Option<u32>), value| {
         let mut to = EpChange { recv: Some(Some(&other)), max_message_size: Some(1), ..change() };
         f(&mut to, Some(value));
         to
     };
-    type Set = fn(&mut EpChange<'_>, Option<Count>);
-    let limits: [(Set, Count); 8] = [
-        (|c, v| c.max_recv_dtos = v, a.max_dto_per_ep),
-        (|c, v| c.max_request_dtos = v, a.max_dto_per_ep),
-        (|c, v| c.max_recv_iov = v, a.max_iov_segments_per_dto),
-        (|c, v| c.max_request_iov = v, a.max_iov_segments_per_dto),
-        (|c, v| c.max_rdma_read_in = v, a.max_rdma_read_per_ep_in),
-        (|c, v| c.max_rdma_read_out = v, a.max_rdma_read_per_ep_out),
-        (|c, v| c.max_rdma_read_iov = v, a.max_iov_segments_per_rdma_read),
-        (|c, v| c.max_rdma_write_iov = v, a.max_iov_segments_per_rdma_write),
+    type Set = fn(&mut EpChange<'_>, Option<u32>);
+    let limits: [(Set, u32); 8] = [
+        (|c, v| c.recv_depth = v, a.max_dto_per_ep),
+        (|c, v| c.request_depth = v, a.max_dto_per_ep),
+        (|c, v| c.recv_segments = v, a.max_iov_segments_per_dto),
+        (|c, v| c.request_segments = v, a.max_iov_segments_per_dto),
+        (|c, v| c.rdma_reads_in = v, a.max_rdma_read_per_ep_in),
+        (|c, v| c.rdma_reads_out = v, a.max_rdma_read_per_ep_out),
+        (|c, v| c.rdma_read_segments = v, a.max_iov_segments_per_rdma_read),
+        (|c, v| c.rdma_write_segments = v, a.max_iov_segments_per_rdma_write),
     ];
     for (set, most) in limits {
         assert_eq!(code(ep.modify(with(set, most + 1))), dat::INVALID_ARG3);
-        assert_eq!(code(ep.modify(with(set, -1))), dat::INVALID_ARG3);
+        assert_eq!(code(ep.modify(with(set, u32::MAX))), dat::INVALID_ARG3);
     }
     assert_eq!(ep.query().unwrap().attr, before);
-    other.free().unwrap();
-    assert_eq!(code(side.recv.free()), dat::INVALID_STATE_EVD_IN_USE);
+    other.close().unwrap();
+    assert_eq!(code(side.recv.close()), dat::INVALID_STATE_EVD_IN_USE);
 }
 
 fn evds_that_cannot_be_are_refused() {
     let side = one_side();
     let mut ep = side.ep(&EpAttr::default());
     let freed = evd(&side, EvdFlags::DTO);
-    freed.free().unwrap();
+    freed.clone().close().unwrap();
     for (wrong, sub) in [(&side.connect, 0x16), (&freed, 0x16)] {
         assert_eq!(
             code(ep.modify(EpChange { recv: Some(Some(wrong)), ..change() })),
@@ -386,9 +386,9 @@ fn evds_that_cannot_be_are_refused() {
     );
     // An EVD whose other streams have another mode.
     let unsignalled = evd(&side, EvdFlags::DTO);
-    let evds = doorbell::EpEvds { recv: Some(&unsignalled), ..Default::default() };
+    let evds = doorbell::inside::EpEvds { recv: Some(&unsignalled), ..Default::default() };
     let attr = EpAttr { recv_completion_flags: CompletionFlags::UNSIGNALLED, ..EpAttr::default() };
-    let _other = Ep::create(&side.ia, &side.pz, evds, Some(&attr)).unwrap();
+    let _other = Ep::builder(&side.ia, &side.pz).evds(evds).attributes(&attr).build().unwrap();
     assert_eq!(code(ep.modify(EpChange { recv: Some(Some(&unsignalled)), ..change() })), dat::INVALID_ARG2);
     // Together with the mode, the change is accepted.
     ep.modify(EpChange {

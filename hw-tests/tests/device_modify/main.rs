@@ -54,13 +54,13 @@ fn nothing_changes_once_connected() {
     for to in [
         EpChange { connect: Some(Some(&other)), ..change() },
         EpChange { max_message_size: Some(1), ..change() },
-        EpChange { max_recv_dtos: Some(1), ..change() },
+        EpChange { recv_depth: Some(1), ..change() },
     ] {
         assert_eq!(code(pair.server.modify(to)), dat::INVALID_STATE_EP_CONNECTED);
     }
     rig.disconnect(&pair);
     assert_eq!(
-        code(pair.server.modify(EpChange { max_recv_dtos: Some(1), ..change() })),
+        code(pair.server.modify(EpChange { recv_depth: Some(1), ..change() })),
         dat::INVALID_STATE_EP_DISCONNECTED
     );
 }
@@ -74,7 +74,7 @@ fn an_ep_that_was_reset_can_be_changed() {
     rig.disconnect(&pair);
     pair.server.reset().unwrap();
     pair.server.post_recv(&buffer(&rig.server), 2, NONE).unwrap();
-    pair.server.modify(EpChange { recv: Some(Some(&other)), max_recv_dtos: Some(100), ..change() }).unwrap();
+    pair.server.modify(EpChange { recv: Some(Some(&other)), recv_depth: Some(100), ..change() }).unwrap();
     let mut pair = connect(&rig, pair.server, &rig.server.connect);
     assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
     assert_eq!(dto(&other).cookie, 2);

@@ -2,8 +2,8 @@
 
 use crate::*;
 use doorbell::{
-    CompletionFlags, ConnectionEventKind, Count, DtoStatus, Ep, EpAttr, EpChange, EpState, Evd, EvdFlags,
-    Lmr, LmrTriplet, Pz, Qos,
+    CompletionFlags, ConnectOptions, ConnectionEventKind, DtoStatus, Ep, EpAttr, EpChange, EpState, Evd,
+    EvdFlags, Lmr, LmrTriplet, Pz,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, Test, dat, tests};
@@ -39,7 +39,7 @@ fn arrive_in_order(rig: &Rig, pair: &mut Pair, recv: &Evd, cookies: std::ops::Ra
         let mut there = [0; 8];
         side.lmr.read(cookie as usize * 64, &mut there).unwrap();
         assert_eq!(there, text);
-        assert_eq!(pair.server.recv_query().unwrap().buffers, 5 - 1 - cookie as Count);
+        assert_eq!(pair.server.recv_query().unwrap().buffers, Some(5 - 1 - cookie as u32));
     }
 }
 
@@ -48,28 +48,28 @@ fn posted_receives_go_over_to_another_queue() {
     let side = &rig.server;
     let (recv, request) = (evd(side, EvdFlags::DTO), evd(side, EvdFlags::DTO));
     let room = side.ep(&EpAttr::default()).query().unwrap().attr;
-    let more_segments = (room.max_recv_iov + 1).min(side.ia.attributes().max_iov_segments_per_dto);
+    let more_segments = (room.recv_segments + 1).min(side.ia.attributes().max_iov_segments_per_dto);
     let changes = [
         (EpChange { recv: Some(Some(&recv)), ..change() }, &recv),
         (EpChange { request: Some(Some(&request)), ..change() }, &side.recv),
-        (EpChange { max_recv_dtos: Some(room.max_recv_dtos + 1), ..change() }, &side.recv),
-        (EpChange { max_recv_iov: Some(more_segments), ..change() }, &side.recv),
-        (EpChange { max_request_dtos: Some(room.max_request_dtos + 1), ..change() }, &side.recv),
+        (EpChange { recv_depth: Some(room.recv_depth + 1), ..change() }, &side.recv),
+        (EpChange { recv_segments: Some(more_segments), ..change() }, &side.recv),
+        (EpChange { request_depth: Some(room.request_depth + 1), ..change() }, &side.recv),
         // Smaller queues that hold the posted receives.
         (
-            EpChange { recv: Some(Some(&recv)), max_recv_dtos: Some(3), max_recv_iov: Some(1), ..change() },
+            EpChange { recv: Some(Some(&recv)), recv_depth: Some(3), recv_segments: Some(1), ..change() },
             &recv,
         ),
-        (EpChange { max_recv_dtos: Some(3), max_rdma_size: Some(1), ..change() }, &side.recv),
+        (EpChange { recv_depth: Some(3), max_rdma_size: Some(1), ..change() }, &side.recv),
     ];
     for (to, recv) in changes {
         let mut ep = side.ep(&EpAttr::default());
         post_at_cookies(side, &mut ep, 0..3);
         ep.modify(to).unwrap();
-        assert_eq!(ep.recv_query().unwrap().buffers, 3);
+        assert_eq!(ep.recv_query().unwrap().buffers, Some(3));
         // The same again, starting from the changed EP.
-        ep.modify(EpChange { max_request_dtos: Some(2000), ..change() }).unwrap();
-        ep.modify(EpChange { max_recv_dtos: Some(1000), ..change() }).unwrap();
+        ep.modify(EpChange { request_depth: Some(2000), ..change() }).unwrap();
+        ep.modify(EpChange { recv_depth: Some(1000), ..change() }).unwrap();
         post_at_cookies(side, &mut ep, 3..5);
         let mut pair = connect(&rig, ep, &side.connect);
         arrive_in_order(&rig, &mut pair, recv, 0..5);
@@ -81,12 +81,12 @@ fn posted_receives_go_over_to_another_queue() {
 fn receives_of_several_segments_and_of_none_go_over() {
     let rig = Rig::new();
     let side = &rig.server;
-    let mut ep = side.ep(&EpAttr { max_recv_iov: 3, ..EpAttr::default() });
+    let mut ep = side.ep(&EpAttr { recv_segments: 3, ..EpAttr::default() });
     let piece = |at| side.lmr.triplet(at, 4);
     ep.post_recv(&[piece(0), piece(64), piece(128)], 0, NONE).unwrap();
     ep.post_recv(&[], 1, NONE).unwrap();
     ep.post_recv(&[piece(192), LmrTriplet::default(), piece(256)], 2, NONE).unwrap();
-    ep.modify(EpChange { max_recv_dtos: Some(1000), ..change() }).unwrap();
+    ep.modify(EpChange { recv_depth: Some(1000), ..change() }).unwrap();
     let mut pair = connect(&rig, ep, &side.connect);
     rig.client.lmr.write(0, b"abcdefghijkl").unwrap();
     for (cookie, len, places) in [
@@ -109,8 +109,8 @@ fn receives_of_several_segments_and_of_none_go_over() {
 fn receives_of_another_pz_fail_when_taken() {
     let rig = Rig::new();
     let side = &rig.server;
-    let pz = Pz::create(&side.ia).unwrap();
-    let lmr = Lmr::create(&side.ia, &pz, 4096, all_privileges()).unwrap();
+    let pz = Pz::new(&side.ia).unwrap();
+    let lmr = Lmr::builder(&side.ia, &pz).privileges(all_privileges()).allocate(4096).unwrap();
     let mut ep = side.ep(&EpAttr::default());
     ep.post_recv(&[], 0, NONE).unwrap();
     ep.post_recv(&buffer(side), 1, NONE).unwrap();
@@ -140,24 +140,24 @@ fn a_queue_too_small_for_posted_receives_is_refused() {
     let rig = Rig::new();
     let side = &rig.server;
     let other = evd(side, EvdFlags::DTO);
-    let mut ep = side.ep(&EpAttr { max_recv_iov: 2, ..EpAttr::default() });
+    let mut ep = side.ep(&EpAttr { recv_segments: 2, ..EpAttr::default() });
     let before = ep.query().unwrap().attr;
     post_at_cookies(side, &mut ep, 0..5);
     for to in [
-        EpChange { max_recv_dtos: Some(4), ..change() },
-        EpChange { max_recv_dtos: Some(0), recv: Some(Some(&other)), ..change() },
-        EpChange { max_recv_iov: Some(0), max_recv_dtos: Some(1000), ..change() },
+        EpChange { recv_depth: Some(4), ..change() },
+        EpChange { recv_depth: Some(0), recv: Some(Some(&other)), ..change() },
+        EpChange { recv_segments: Some(0), recv_depth: Some(1000), ..change() },
         EpChange { recv_completion_flags: Some(CompletionFlags::EVD_THRESHOLD), ..change() },
     ] {
         assert_eq!(code(ep.modify(to)), dat::INVALID_STATE_EP_UNCONNECTED);
     }
     assert_eq!(ep.query().unwrap().attr, before);
-    other.free().unwrap();
+    other.close().unwrap();
     // Setting a value that the EP has already is no change.
     ep.modify(EpChange {
         recv_completion_flags: Some(NONE),
-        max_recv_dtos: Some(5),
-        max_recv_iov: Some(1),
+        recv_depth: Some(5),
+        recv_segments: Some(1),
         ..change()
     })
     .unwrap();
@@ -171,15 +171,15 @@ fn a_reserved_ep_takes_its_receives_along() {
     let recv = evd(side, EvdFlags::DTO);
     let mut ep = side.ep(&EpAttr::default());
     post_at_cookies(side, &mut ep, 0..1);
-    let (_rsp, qual) = side.reserve(&ep);
+    let (_rsp, port) = side.reserve(&ep);
     post_at_cookies(side, &mut ep, 1..2);
     ep.modify(EpChange { recv: Some(Some(&recv)), ..change() }).unwrap();
     post_at_cookies(side, &mut ep, 2..3);
     let client = rig.client.ep(&EpAttr::default());
-    client.connect(side.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((side.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     let arrival = connection_request(&side.cr);
     post_at_cookies(side, &mut ep, 3..4);
-    ep.modify(EpChange { max_recv_dtos: Some(1000), ..change() }).unwrap();
+    ep.modify(EpChange { recv_depth: Some(1000), ..change() }).unwrap();
     post_at_cookies(side, &mut ep, 4..5);
     arrival.cr.accept_reserved(&[]).unwrap();
     expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
@@ -193,21 +193,22 @@ fn receives_outlive_a_request_whose_peer_gave_up() {
     let side = &rig.server;
     let mut ep = side.ep(&EpAttr::default());
     post_at_cookies(side, &mut ep, 0..3);
-    let (_psp, qual) = doorbell::Psp::create_any(&side.ia, &side.cr).unwrap();
+    let psp = doorbell::Psp::builder(&side.ia, &side.cr).build().unwrap();
+    let port = psp.port();
     let ask = |client: &Ep| {
-        client.connect(side.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+        client.connect_with((side.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
         connection_request(&side.cr).cr
     };
     for _ in 0..2 {
         let client = rig.client.ep(&EpAttr::default());
         let cr = ask(&client);
-        client.free().unwrap();
+        client.close().unwrap();
         // A request that arrives after the disconnect.
         let later = rig.client.ep(&EpAttr::default());
         ask(&later).reject(&[]).unwrap();
         expect_connection(&rig.client.connect, &later, ConnectionEventKind::PeerRejected);
         assert_eq!(code(cr.accept(&ep, &[])), dat::ABORT);
-        assert_eq!((ep.state(), ep.recv_query().unwrap().buffers), (EpState::Unconnected, 3));
+        assert_eq!((ep.state(), ep.recv_query().unwrap().buffers), (EpState::Unconnected, Some(3)));
     }
     post_at_cookies(side, &mut ep, 3..5);
     let client = rig.client.ep(&EpAttr::default());

@@ -3,7 +3,7 @@
 use crate::*;
 use doorbell::{
     Direction, DtoCompletion, EpAttr, Lmr, LmrTriplet, MemPriv, PostError, Pz, RecvPool, Rmr, RmrBind,
-    RmrTriplet, SendPool, VaType,
+    RmrScope, RmrTriplet, SendPool, VaType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side, Test, tests};
@@ -35,7 +35,7 @@ fn forged_triplets_reach_no_buffer() {
     let mut buf = sends.take().unwrap();
     buf.fill(7);
     let mut plain = rig.server.ep(&EpAttr::default());
-    let mut rmr = Rmr::create(&rig.server.pz).unwrap();
+    let mut rmr = Rmr::new(&rig.server.pz, RmrScope::Pz).unwrap();
     let from = remote(&rig.client.lmr, 8);
     let refused = |call: &str, outcome: Result<(), PostError>| {
         use PostError::{NoSuchLmr, OutOfBounds, ProtectionZone};
@@ -107,7 +107,11 @@ fn an_lmr_of_another_ia_is_refused() {
 fn guessed_keys_reach_no_buffer() {
     let rig = Rig::new();
     // Keys are assigned in sequence, and this key is the last before those of the pools.
-    let last = Lmr::create(&rig.server.ia, &rig.server.pz, 64, all_privileges()).unwrap().rmr_context();
+    let last = Lmr::builder(&rig.server.ia, &rig.server.pz)
+        .privileges(all_privileges())
+        .allocate(64)
+        .unwrap()
+        .rmr_context();
     let mut sends = SendPool::new(&rig.server.ia, &rig.server.pz, 1, SIZE).unwrap();
     let mut buf = sends.take().unwrap();
     let (mut srq, mut pool, mut pair) = rig.pooled(4);
@@ -175,7 +179,7 @@ fn kept_completions_are_good_once() {
 /// its key for another region's.
 fn a_pool_is_refused_by_another_ia_and_another_pz() {
     let rig = Rig::new();
-    let elsewhere = Pz::create(&rig.server.ia).unwrap();
+    let elsewhere = Pz::new(&rig.server.ia).unwrap();
     let (ia, pz) = (&rig.server.ia, &rig.server.pz);
     let mut srq = rig.server.srq(4);
     let mut pair = rig.connect_plain(&EpAttr::default());
@@ -206,7 +210,7 @@ fn a_pool_is_refused_by_another_ia_and_another_pz() {
 fn a_stale_work_request_reaches_no_later_pool() {
     let rig = Rig::new();
     let Side { ia, pz, .. } = &rig.server;
-    let lmr = || Lmr::create(ia, pz, SIZE, all_privileges()).unwrap();
+    let lmr = || Lmr::builder(ia, pz).privileges(all_privileges()).allocate(SIZE).unwrap();
     let mut victims = rig.server.srq(1);
     let mut victim = rig.connect_srq(&victims);
     let mut srq = rig.server.srq(1);

@@ -1,7 +1,10 @@
 //! Objects that are dropped, forgotten or modified too early, and pools that end.
 
 use crate::*;
-use doorbell::{Ep, EpAttr, EvdFlags, MemPriv, PostError, RecvBuf, RecvPool, Rmr, RmrBind, SendPool, VaType};
+use doorbell::{
+    ConnectOptions, Ep, EpAttr, EvdFlags, MemPriv, PostError, RecvBuf, RecvPool, Rmr, RmrBind, RmrScope,
+    SendPool, VaType,
+};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, Test, tests};
 use std::any::Any;
@@ -151,20 +154,25 @@ fn a_panicking_reader_gives_its_buffer_back() {
 fn a_bind_that_nobody_hears_of_frees_no_buffer() {
     const POOLS: usize = 128;
     let rig = Rig::new();
-    let mut srq = rig.server.srq(POOLS as i32 + 1);
-    let rmrs: Vec<_> = (0..POOLS / 4).map(|_| Rmr::create(&rig.server.pz).unwrap()).collect();
+    let mut srq = rig.server.srq(POOLS as u32 + 1);
+    let rmrs: Vec<_> = (0..POOLS / 4).map(|_| Rmr::new(&rig.server.pz, RmrScope::Pz).unwrap()).collect();
     let mut pools: Vec<_> =
         (0..POOLS).map(|_| RecvPool::new(&rig.server.ia, &rig.server.pz, 1, 64).unwrap()).collect();
     for pool in &mut pools {
         assert_eq!(pool.refill(&mut srq).unwrap(), 1);
     }
     for mut rmr in rmrs {
-        let evds = doorbell::EpEvds {
-            request: Some(&doorbell::Evd::create(&rig.server.ia, 8, None, EvdFlags::DTO).unwrap()),
+        let evds = doorbell::inside::EpEvds {
+            request: Some(&doorbell::Evd::new(&rig.server.ia, 8, EvdFlags::DTO).unwrap()),
             ..rig.server.evds()
         };
         let attr = EpAttr::default();
-        let ep = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, &srq, &attr).unwrap();
+        let ep = Ep::builder(&rig.server.ia, &rig.server.pz)
+            .evds(evds)
+            .srq(&srq)
+            .attributes(&attr)
+            .build()
+            .unwrap();
         let mut pair = rig.connect(ep, rig.client.ep(&attr));
         let bind = RmrBind {
             lmr: &rig.server.lmr,
@@ -175,7 +183,7 @@ fn a_bind_that_nobody_hears_of_frees_no_buffer() {
         // The cookie of the first post of the only buffer.
         rmr.bind(&mut pair.server, bind, 1, NONE).unwrap();
         until("the bind is done", || evds.request.unwrap().query().unwrap().queued == 1);
-        pair.server.free().unwrap();
+        pair.server.close().unwrap();
         while !connection(&rig.client.connect).kind.is_end() {}
     }
     assert!(pools.iter().all(|pool| pool.posted() == 1));
@@ -186,7 +194,7 @@ fn a_bind_that_nobody_hears_of_frees_no_buffer() {
 fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
     const BUFFERS: u32 = 4;
     let rig = Rig::new();
-    let attr = EpAttr { max_recv_dtos: 8, ..EpAttr::default() };
+    let attr = EpAttr { recv_depth: 8, ..EpAttr::default() };
     let mut ep = rig.server.ep(&attr);
     let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, BUFFERS, SIZE).unwrap();
     let mut guards: Vec<(RecvBuf, u8)> = vec![];
@@ -194,9 +202,11 @@ fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
     for round in 0..6u8 {
         assert_eq!(pool.refill(&mut ep).unwrap() + guards.len(), BUFFERS as usize);
         // Nothing listens there, so that all posted receives are flushed; then the EP is reset.
-        let (psp, nowhere) = doorbell::Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+        let psp = doorbell::Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+        let nowhere = psp.port();
         drop(psp);
-        ep.connect(rig.server.ia.address(), nowhere, Some(LONG), &[], doorbell::Qos::BestEffort).unwrap();
+        ep.connect_with((rig.server.ia.address(), nowhere).into(), ConnectOptions::new().timeout(LONG))
+            .unwrap();
         assert_eq!(connection(&rig.server.connect).ep, ep.id());
         ep.reset().unwrap();
         while let Ok(Some(event)) = rig.server.recv.dequeue() {
@@ -207,7 +217,7 @@ fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
         assert_eq!(pool.posted(), 0);
         // The receives are posted before the EP gets another QP, one more in each round.
         assert_eq!(pool.refill(&mut ep).unwrap() + guards.len(), BUFFERS as usize);
-        let change = doorbell::EpChange { max_recv_dtos: Some(64 << round), ..doorbell::EpChange::default() };
+        let change = doorbell::EpChange { recv_depth: Some(64 << round), ..doorbell::EpChange::default() };
         ep.modify(change).unwrap();
         let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
         for i in 0..2 {
@@ -243,14 +253,14 @@ fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
 /// once.
 fn an_evd_that_overflows_gives_no_buffer_back_twice() {
     let rig = Rig::new();
-    let small = doorbell::Evd::create(&rig.server.ia, 1, None, EvdFlags::DTO).unwrap();
-    let room = small.query().unwrap().qlen as usize;
+    let small = doorbell::Evd::new(&rig.server.ia, 1, EvdFlags::DTO).unwrap();
+    let room = small.query().unwrap().depth;
     let buffers = room + 4;
-    let mut srq = rig.server.srq(buffers as i32);
+    let mut srq = rig.server.srq(buffers as u32);
     let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, buffers as u32, SIZE).unwrap();
     assert_eq!(pool.refill(&mut srq).unwrap(), buffers);
-    let evds = doorbell::EpEvds { recv: Some(&small), ..rig.server.evds() };
-    let ep = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, &srq, &EpAttr::default()).unwrap();
+    let evds = doorbell::inside::EpEvds { recv: Some(&small), ..rig.server.evds() };
+    let ep = Ep::builder(&rig.server.ia, &rig.server.pz).evds(evds).srq(&srq).build().unwrap();
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
     for i in 0..buffers {
         rig.send_bytes(&mut pair, &[i as u8; SIZE]);

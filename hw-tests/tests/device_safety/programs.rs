@@ -1,7 +1,7 @@
 //! Random programs that use pools.
 
 use crate::*;
-use doorbell::{DtoCompletion, EpAttr, RecvBuf, RecvPool, SendBuf, SendPool, Srq};
+use doorbell::{ConnectOptions, DtoCompletion, EpAttr, RecvBuf, RecvPool, SendBuf, SendPool, Srq};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
 use std::mem;
@@ -114,16 +114,17 @@ impl Program {
     fn connect_again(&mut self) {
         let rig = &self.rig;
         let _ended = self.pair.client.disconnect(doorbell::CloseFlags::Abrupt);
-        let srq = rig.server.srq(Self::DEPTH as i32);
+        let srq = rig.server.srq(Self::DEPTH);
         let pair = mem::replace(&mut self.pair, {
             let attr = EpAttr::default();
             let (server, client) = (rig.server.srq_ep(&srq, &attr), rig.client.ep(&attr));
             while rig.server.connect.dequeue().unwrap().is_some()
                 || rig.client.connect.dequeue().unwrap().is_some()
             {}
-            let (psp, qual) = doorbell::Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+            let psp = doorbell::Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+            let port = psp.port();
             client
-                .connect(rig.server.ia.address(), qual, Some(LONG), &[], doorbell::Qos::BestEffort)
+                .connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG))
                 .unwrap();
             connection_request(&rig.server.cr).cr.accept(&server, &[]).unwrap();
             for (side, ep) in [(&rig.server, &server), (&rig.client, &client)] {
@@ -172,7 +173,7 @@ impl Program {
             }
             15 => match self.random.below(6) {
                 0 => self.connect_again(),
-                1 => drop(self.srq.resize(8 + self.random.below(8) as i32)),
+                1 => drop(self.srq.resize(8 + self.random.below(8) as u32)),
                 _ => self.reap(),
             },
             _ => {}

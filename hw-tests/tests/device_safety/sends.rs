@@ -74,7 +74,7 @@ fn a_send_that_waits_keeps_its_bytes_whatever_becomes_of_its_ep() {
         match way {
             0 => left = Some(client),
             1 => drop(client),
-            2 => client.free().unwrap(),
+            2 => client.close().unwrap(),
             3 => mem::forget(client),
             _ => {
                 client.disconnect(doorbell::CloseFlags::Abrupt).unwrap();
@@ -134,15 +134,15 @@ fn sends_before_a_reset_free_no_later_buffer() {
 /// The EVD of the requests is too small, so that some sends complete without an event.
 fn sends_that_nobody_hears_of_free_each_buffer_once() {
     let rig = Rig::new();
-    let small = doorbell::Evd::create(&rig.client.ia, 1, None, EvdFlags::DTO).unwrap();
-    let room = small.query().unwrap().qlen as usize;
+    let small = doorbell::Evd::new(&rig.client.ia, 1, EvdFlags::DTO).unwrap();
+    let room = small.query().unwrap().depth;
     let buffers = room + 4;
-    let mut srq = rig.server.srq(2 * buffers as i32);
+    let mut srq = rig.server.srq(2 * buffers as u32);
     let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 2 * buffers as u32, SIZE).unwrap();
     pool.refill(&mut srq).unwrap();
-    let attr = EpAttr { max_request_dtos: 2 * buffers as i32, ..EpAttr::default() };
-    let evds = doorbell::EpEvds { request: Some(&small), ..rig.client.evds() };
-    let client = Ep::create(&rig.client.ia, &rig.client.pz, evds, Some(&attr)).unwrap();
+    let attr = EpAttr { request_depth: 2 * buffers as u32, ..EpAttr::default() };
+    let evds = doorbell::inside::EpEvds { request: Some(&small), ..rig.client.evds() };
+    let client = Ep::builder(&rig.client.ia, &rig.client.pz).evds(evds).attributes(&attr).build().unwrap();
     let mut pair = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), client);
     let mut sends = SendPool::new(&rig.client.ia, &rig.client.pz, buffers as u32, SIZE).unwrap();
     let mut kept = vec![];

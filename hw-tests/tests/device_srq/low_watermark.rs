@@ -32,7 +32,7 @@ impl Setup {
         self.rig.server.post(&mut self.srq, n, 64, 0, 0);
     }
 
-    fn set(&mut self, value: i32) {
+    fn set(&mut self, value: u32) {
         self.srq.set_low_watermark(value).unwrap();
     }
 

@@ -21,7 +21,7 @@ fn server() -> Side {
 
 /// Another EVD for completions.
 fn dto_evd(side: &Side) -> Evd {
-    Evd::create(&side.ia, 64, None, EvdFlags::DTO).unwrap()
+    Evd::new(&side.ia, 64, EvdFlags::DTO).unwrap()
 }
 
 /// The code of a call that has to fail.

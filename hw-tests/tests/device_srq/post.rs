@@ -1,7 +1,8 @@
 //! Posting (section E), and the entries that messages occupy (section F and G).
 
 use crate::*;
-use doorbell::{Count, Direction, DtoStatus, EpAttr, EpEvds, EpState, Lmr, LmrTriplet, Srq, SrqAttr};
+use doorbell::inside::EpEvds;
+use doorbell::{Direction, DtoStatus, EpAttr, EpState, Lmr, LmrTriplet, Srq};
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
@@ -25,8 +26,8 @@ fn bytes<const N: usize>(lmr: &Lmr, offset: usize) -> [u8; N] {
 }
 
 /// An SRQ with buffers of up to `iov` segments.
-fn srq_with_iov(side: &Side, depth: i32, iov: i32) -> Srq {
-    Srq::create(&side.ia, &side.pz, SrqAttr { max_recv_iov: iov, ..SrqAttr::depth(depth) }).unwrap()
+fn srq_with_iov(side: &Side, depth: u32, iov: u32) -> Srq {
+    Srq::builder(&side.ia, &side.pz).depth(depth).segments(iov).build().unwrap()
 }
 
 /// Posting allocates nothing, neither to a fresh SRQ nor round after round, and on a full one it
@@ -34,7 +35,7 @@ fn srq_with_iov(side: &Side, depth: i32, iov: i32) -> Srq {
 fn r50_srq_post_nonblocking() {
     const DEPTH: u64 = 16;
     let rig = Rig::new();
-    let mut srq = rig.server.srq(DEPTH as i32);
+    let mut srq = rig.server.srq(DEPTH as u32);
     let mut pair = rig.connect_srq(&srq);
     let triplet = rig.server.lmr.triplet(0, 64);
     let allocations = allocation_counter::measure(|| {
@@ -57,12 +58,12 @@ fn r58_srq_post_invalid_lmr() {
     let side = server();
     let mut srq = srq_with_iov(&side, 4, 2);
     for segments in 1..=2 {
-        let other = Lmr::create(&side.ia, &side.pz, 4096, all_privileges()).unwrap();
+        let other = Lmr::builder(&side.ia, &side.pz).privileges(all_privileges()).allocate(4096).unwrap();
         let was_good = other.triplet(0, 64);
         srq.post_recv(&[was_good; 2][..segments], 0).unwrap();
-        other.free().unwrap();
+        other.close().unwrap();
         // Entries of the LMR table are used again; contexts are not.
-        let next = Lmr::create(&side.ia, &side.pz, 4096, all_privileges()).unwrap();
+        let next = Lmr::builder(&side.ia, &side.pz).privileges(all_privileges()).allocate(4096).unwrap();
         let beyond = LmrTriplet { lmr_context: next.context() + 1000, ..was_good };
         let none = LmrTriplet { lmr_context: 0, ..side.lmr.triplet(0, 64) };
         let all_ones = LmrTriplet { lmr_context: u32::MAX, ..side.lmr.triplet(0, 64) };
@@ -70,7 +71,7 @@ fn r58_srq_post_invalid_lmr() {
             let outcome = srq.post_recv(&[bad; 2][..segments], 0);
             assert_eq!(post_refused(outcome), dat::PRIVILEGES_WRITE, "{segments} of {bad:?}");
         }
-        let posted = segments as Count;
+        let posted = segments as u32;
         assert_eq!(counts(&srq), (posted, posted));
     }
 }
@@ -109,7 +110,7 @@ fn posts_check_each_segment_in_any_lmr() {
 fn r61_srq_post_full_for_one_and_for_several_segments() {
     let rig = Rig::new();
     let mut srq = srq_with_iov(&rig.server, 4, 2);
-    let depth = srq.query().unwrap().max_recv_dtos;
+    let depth = srq.query().unwrap().depth;
     let mut pair = rig.connect_srq(&srq);
     let one = [rig.server.lmr.triplet(0, 64)];
     let two = [rig.server.lmr.triplet(0, 64), rig.server.lmr.triplet(64, 64)];
@@ -166,7 +167,8 @@ fn r69_srq_post_memory_owned_until_completion() {
 fn connect_with_recv_evd(rig: &Rig, srq: &Srq, recv: Option<&Evd>) -> Pair {
     let attr = EpAttr::default();
     let evds = EpEvds { recv, ..rig.server.evds() };
-    let server = Ep::create_with_srq(&rig.server.ia, &rig.server.pz, evds, srq, &attr).unwrap();
+    let server =
+        Ep::builder(&rig.server.ia, &rig.server.pz).evds(evds).srq(srq).attributes(&attr).build().unwrap();
     rig.connect(server, rig.client.ep(&attr))
 }
 

@@ -1,7 +1,8 @@
 //! Resizing (section H).
 
 use crate::*;
-use doorbell::{CompletionFlags, EpAttr, EpEvds, Srq};
+use doorbell::inside::EpEvds;
+use doorbell::{CompletionFlags, EpAttr, Srq};
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, Test, devices, tests};
@@ -19,12 +20,12 @@ fn growing(side: &Side) -> Srq {
     side.srq(side.ia.attributes().max_recv_per_srq / 4 + 1)
 }
 
-fn depth(srq: &Srq) -> i32 {
-    srq.query().unwrap().max_recv_dtos
+fn depth(srq: &Srq) -> u32 {
+    srq.query().unwrap().depth
 }
 
 /// The resize that has to be refused changes nothing.
-fn resize_refused(srq: &mut Srq, to: i32) -> u32 {
+fn resize_refused(srq: &mut Srq, to: u32) -> u32 {
     let before = srq.query().unwrap();
     let code = refused(srq.resize(to));
     assert_eq!(srq.query().unwrap(), before);
@@ -40,7 +41,7 @@ fn r94_srq_resize_grow_again_and_again() {
     let mut srq = growing(&rig.server);
     let mut pair = rig.connect_srq(&srq);
     rig.server.post(&mut srq, 2, 64, 0, 1);
-    for _ in 0..limits.max_evd_qlen / most + 3 {
+    for _ in 0..limits.max_evd_qlen as u32 / most + 3 {
         srq.resize(most).unwrap();
         srq.resize(4).unwrap();
     }
@@ -87,7 +88,7 @@ fn r98_srq_resize_finds_unwanted_messages() {
     let side = &rig.server;
     let mut srq = side.srq(8);
     let evds = EpEvds { recv: None, ..side.evds() };
-    let ep = Ep::create_with_srq(&side.ia, &side.pz, evds, &srq, &EpAttr::default()).unwrap();
+    let ep = Ep::builder(&side.ia, &side.pz).evds(evds).srq(&srq).build().unwrap();
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
     side.post(&mut srq, 6, 64, 0, 0);
     for _ in 0..4 {
@@ -110,10 +111,10 @@ fn r103_srq_resize_no_resources() {
     let evds = EpEvds { recv: Some(&recv), ..side.evds() };
     let large = side.srq(most / 2 + 2);
     let mut small = growing(side);
-    let on_large = Ep::create_with_srq(&side.ia, &side.pz, evds, &large, &attr).unwrap();
-    let on_small = Ep::create_with_srq(&side.ia, &side.pz, evds, &small, &attr).unwrap();
+    let on_large = Ep::builder(&side.ia, &side.pz).evds(evds).srq(&large).attributes(&attr).build().unwrap();
+    let on_small = Ep::builder(&side.ia, &side.pz).evds(evds).srq(&small).attributes(&attr).build().unwrap();
     side.post(&mut small, 3, 64, 0, 0);
-    let fits = i64::from(depth(&large)) + i64::from(most) <= i64::from(limits.max_evd_qlen);
+    let fits = depth(&large) as usize + most as usize <= limits.max_evd_qlen;
     if fits {
         small.resize(most).unwrap();
     } else {
@@ -128,8 +129,8 @@ fn r103_srq_resize_no_resources() {
     assert_eq!(rig.send(&mut pair, 0, 24).status, doorbell::DtoStatus::Success);
     assert_eq!(dto(&recv).cookie, 0);
     // Without the large one there is room.
-    on_large.free().unwrap();
-    large.free().unwrap();
+    on_large.close().unwrap();
+    large.close().unwrap();
     small.resize(most).unwrap();
 }
 

@@ -54,8 +54,9 @@ fn address_handles_are_good_in_their_pz() {
     let mut sibling = rig.client.ep(&ud());
     send(&rig.client, &mut sibling, &to, b"from a sibling");
     assert_eq!(received(&rig.server, 0).1, b"from a sibling");
-    let pz = Pz::create(&rig.client.ia).unwrap();
-    let mut stranger = Ep::create(&rig.client.ia, &pz, rig.client.evds(), Some(&ud())).unwrap();
+    let pz = Pz::new(&rig.client.ia).unwrap();
+    let mut stranger =
+        Ep::builder(&rig.client.ia, &pz).evds(rig.client.evds()).attributes(&ud()).build().unwrap();
     assert_eq!(code(stranger.post_send_ud(&[], &to, 0, NONE)), dat::INVALID_ARG4);
 }
 
@@ -88,7 +89,7 @@ fn datagrams_are_sent_before_their_ep_goes() {
         let message = [rig.client.lmr.triplet(0, 200)];
         client.post_send_ud(&message, &to, cookie, CompletionFlags::SUPPRESS).unwrap();
     }
-    client.free().unwrap();
+    client.close().unwrap();
     for cookie in 0..MANY {
         assert_eq!(received(&rig.server, 0).0.cookie, cookie);
     }
@@ -100,11 +101,12 @@ fn datagrams_are_sent_before_their_memory_goes() {
     let rig = Rig::new();
     let (server, mut client) = (receiver(&rig.server, MANY as usize, 0), rig.client.ep(&ud()));
     let to = introduce(&rig, &server, &client).to_server;
-    let memory = Lmr::create(&rig.client.ia, &rig.client.pz, 4096, all_privileges()).unwrap();
+    let memory =
+        Lmr::builder(&rig.client.ia, &rig.client.pz).privileges(all_privileges()).allocate(4096).unwrap();
     for cookie in 0..MANY {
         client.post_send_ud(&[memory.triplet(0, 200)], &to, cookie, CompletionFlags::SUPPRESS).unwrap();
     }
-    memory.free().unwrap();
+    memory.close().unwrap();
     for cookie in 0..MANY {
         assert_eq!(received(&rig.server, 0).0.cookie, cookie);
     }
@@ -116,22 +118,23 @@ fn an_ep_goes_with_its_address_handles() {
     let (server, client) = (rig.server.ep(&ud()), rig.client.ep(&ud()));
     let mut sibling = rig.client.ep(&ud());
     let to = introduce(&rig, &server, &client).to_server;
-    client.free().unwrap();
+    client.close().unwrap();
     assert_eq!(code(sibling.post_send_ud(&[], &to, 0, NONE)), dat::INVALID_ARG4);
     assert_eq!(code(sibling.free_address_handle(&to)), dat::INVALID_ARG2);
 }
 
 fn an_ep_goes_while_answers_are_awaited() {
     let rig = Rig::new();
-    let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     let (server, client) = (rig.server.ep(&ud()), rig.client.ep(&ud()));
-    let first = ask(&rig, &client, qual, b"1");
-    let second = ask(&rig, &client, qual, b"2");
-    client.free().unwrap();
+    let first = ask(&rig, &client, port, b"1");
+    let second = ask(&rig, &client, port, b"2");
+    client.close().unwrap();
     // No thread waits any more; the server cannot know that.
     first.cr.accept(&server, &[]).unwrap();
-    server.free().unwrap();
+    server.close().unwrap();
     drop(second);
-    psp.free().unwrap();
+    psp.close().unwrap();
     expect_nothing(&rig.client.connect);
 }

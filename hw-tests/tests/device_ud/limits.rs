@@ -2,8 +2,9 @@
 
 use crate::*;
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, Cno, CompletionFlags, DatagramEventKind, DtoOp, DtoStatus, Ep,
-    EpAttr, EpChange, EpState, Evd, EvdFlags, GRH_LEN, LmrTriplet, Psp, Qos, RmrTriplet, ServiceType,
+    AsyncKind, AsyncObject, CloseFlags, Cno, CompletionFlags, ConnectOptions, DatagramEventKind, DtoOp,
+    DtoStatus, Ep, EpAttr, EpChange, EpState, Evd, EvdFlags, GRH_LEN, LmrTriplet, Psp, RmrTriplet,
+    ServiceType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, tests};
@@ -32,7 +33,7 @@ fn datagrams_longer_than_a_packet_are_refused() {
     assert_eq!(received(&rig.server, 0).1, message);
     let beyond = EpAttr { max_message_size: mtu as u32 + 1, ..ud() };
     assert_eq!(
-        code(Ep::create(&rig.client.ia, &rig.client.pz, rig.client.evds(), Some(&beyond))),
+        code(Ep::builder(&rig.client.ia, &rig.client.pz).evds(rig.client.evds()).attributes(&beyond).build()),
         dat::INVALID_ARG6
     );
     rig.client.ep(&EpAttr { max_message_size: mtu as u32, ..ud() });
@@ -48,11 +49,16 @@ fn connections_work_is_refused() {
     assert_eq!(code(client.post_rdma_write(&message, 0, there, NONE)), dat::INVALID_STATE_EP_UNCONNECTED);
     assert_eq!(code(client.post_rdma_read(&message, 0, there, NONE)), dat::INVALID_STATE_EP_UNCONNECTED);
     assert_eq!(code(client.disconnect(CloseFlags::Abrupt)), dat::INVALID_STATE_EP_UNCONNECTED);
-    assert_eq!(code(client.dup_connect(&server, None, &[])), dat::INVALID_STATE_EP_UNCONNECTED);
+    assert_eq!(code(client.inner.dup_connect(&server.inner, None, &[])), dat::INVALID_STATE_EP_UNCONNECTED);
     let common = std::net::SocketAddr::new(rig.server.ia.address(), 1000);
-    assert_eq!(code(client.common_connect(common, None, &[])), dat::MODEL_NOT_SUPPORTED);
+    assert_eq!(code(client.inner.common_connect(common, None, &[])), dat::MODEL_NOT_SUPPORTED);
     assert_eq!(
-        code(client.connect(rig.server.ia.address(), 1, None, &[0; 57], Qos::BestEffort)),
+        code(
+            client.connect_with(
+                (rig.server.ia.address(), 1).into(),
+                ConnectOptions::new().private_data(&[0; 57])
+            )
+        ),
         dat::INVALID_ARG5
     );
     // And for datagram calls on EPs for connections.
@@ -67,10 +73,11 @@ fn completion_flags_are_those_of_sends() {
     let rig = Rig::new();
     let side = &rig.server;
     let solicited = EpAttr { recv_completion_flags: CompletionFlags::SOLICITED_WAIT, ..ud() };
-    let cno = Cno::create(&side.ia).unwrap();
-    let quiet = Evd::create(&side.ia, 64, Some(&cno), EvdFlags::DTO).unwrap();
-    let evds = doorbell::EpEvds { recv: Some(&quiet), ..side.evds() };
-    let mut server = Ep::create(&side.ia, &side.pz, evds, Some(&solicited)).unwrap();
+    let cno = Cno::new(&side.ia).unwrap();
+    let quiet = Evd::new(&side.ia, 64, EvdFlags::DTO).unwrap();
+    quiet.set_cno(Some(&cno)).unwrap();
+    let evds = doorbell::inside::EpEvds { recv: Some(&quiet), ..side.evds() };
+    let mut server = Ep::builder(&side.ia, &side.pz).evds(evds).attributes(&solicited).build().unwrap();
     let mut client = rig.client.ep(&ud());
     let to = introduce(&rig, &server, &client).to_server;
     for cookie in 0..3 {
@@ -117,7 +124,7 @@ fn a_failed_ep_is_good_again_after_a_reset() {
     let flushed = dto(&rig.server.request);
     assert_eq!((flushed.status, flushed.op, flushed.cookie), (DtoStatus::Flushed, DtoOp::SendUd, 8));
     assert_eq!(code(failing.post_send(&[], 0, NONE)), dat::INVALID_STATE_EP_DISCONNECTED);
-    let again = failing.connect(rig.client.ia.address(), 1, None, &[], Qos::BestEffort);
+    let again = failing.connect((rig.client.ia.address(), 1).into());
     assert_eq!(code(again), dat::INVALID_STATE_EP_DISCONNECTED);
 
     failing.reset().unwrap();
@@ -129,7 +136,7 @@ fn a_failed_ep_is_good_again_after_a_reset() {
     assert_eq!(counts(&small), (0, 0));
 
     // Receives of a plain EP are flushed.
-    let marks = server.set_watermark(doorbell::WATERMARK_INFINITE, 1);
+    let marks = server.set_watermark(None, Some(1));
     marks.unwrap();
     assert_eq!(asynchronous(&rig.server.ia).object, AsyncObject::Ep(server.id()));
     for cookie in 0..3 {
@@ -139,7 +146,7 @@ fn a_failed_ep_is_good_again_after_a_reset() {
             (DtoStatus::Flushed, DtoOp::ReceiveUd, cookie)
         );
     }
-    server.set_watermark(doorbell::WATERMARK_INFINITE, doorbell::WATERMARK_INFINITE).unwrap();
+    server.set_watermark(None, None).unwrap();
     server.reset().unwrap();
     server.post_recv(&[rig.server.lmr.triplet(0, 256)], 0, NONE).unwrap();
     let mut client = client;
@@ -152,11 +159,11 @@ fn attributes_are_told_back() {
     let rig = Rig::new();
     let side = &rig.server;
     // Attributes of RDMA are ignored.
-    let attr = EpAttr { max_rdma_read_in: -1, max_rdma_write_iov: 1 << 20, max_recv_dtos: 9, ..ud() };
+    let attr = EpAttr { rdma_reads_in: u32::MAX, rdma_write_segments: 1 << 20, recv_depth: 9, ..ud() };
     let ep = side.ep(&attr);
     let is = ep.query().unwrap().attr;
     assert_eq!((is.service_type, ep.service_type()), (ServiceType::Ud, ServiceType::Ud));
-    assert!(is.max_recv_dtos >= 9);
+    assert!(is.recv_depth >= 9);
     assert_eq!(side.ep(&EpAttr::default()).service_type(), ServiceType::Rc);
 }
 
@@ -169,18 +176,19 @@ fn what_cannot_be_changed_later() {
     let mut connected = rig.client.ep(&EpAttr::default());
     assert_eq!(code(connected.modify(service(ServiceType::Ud))), dat::INVALID_ARG3);
     // The QP can be replaced only until a peer has resolved it.
-    let more = EpChange { max_recv_dtos: Some(200), ..EpChange::default() };
+    let more = EpChange { recv_depth: Some(200), ..EpChange::default() };
     client.modify(more).unwrap();
-    assert!(client.query().unwrap().attr.max_recv_dtos >= 200);
+    assert!(client.query().unwrap().attr.recv_depth >= 200);
     let to = introduce(&rig, &server, &client).to_client;
     assert_eq!(
-        code(client.modify(EpChange { max_recv_dtos: Some(2000), ..EpChange::default() })),
+        code(client.modify(EpChange { recv_depth: Some(2000), ..EpChange::default() })),
         dat::INVALID_STATE_EP_UNCONNECTED
     );
     let other = rig.client.evd(EvdFlags::CONNECTION);
     client.modify(EpChange { connect: Some(Some(&other)), ..EpChange::default() }).unwrap();
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    drop(ask(&rig, &client, qual, b""));
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
+    drop(ask(&rig, &client, port, b""));
     assert_eq!(datagram(&other).kind, DatagramEventKind::Rejected);
     let mut server = server;
     let triplet: LmrTriplet = rig.client.lmr.triplet(0, 256);

@@ -6,8 +6,8 @@ mod messages;
 mod requests;
 
 use doorbell::{
-    AddressHandle, CompletionFlags, ConnQual, CrArrival, DatagramEventKind, DtoCompletion, DtoOp, DtoStatus,
-    Ep, EpAttr, Evd, GRH_LEN, Psp, Qos, ServiceType,
+    AddressHandle, CompletionFlags, ConnectOptions, CrArrival, DatagramEventKind, DtoCompletion, DtoOp,
+    DtoStatus, Ep, EpAttr, Evd, GRH_LEN, Psp, ServiceType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side};
@@ -38,8 +38,13 @@ fn established(evd: &Evd, ep: &Ep, asked: bool) -> AddressHandle {
 
 /// The client asks at a service point of the server. Returns the request, which is not answered.
 #[track_caller]
-fn ask(rig: &Rig, client: &Ep, qual: ConnQual, data: &[u8]) -> CrArrival {
-    client.connect(rig.server.ia.address(), qual, Some(LONG), data, Qos::BestEffort).unwrap();
+fn ask(rig: &Rig, client: &Ep, port: u16, data: &[u8]) -> CrArrival {
+    client
+        .connect_with(
+            (rig.server.ia.address(), port).into(),
+            ConnectOptions::new().timeout(LONG).private_data(data),
+        )
+        .unwrap();
     let arrival = connection_request(&rig.server.cr);
     assert_eq!(arrival.cr.service_type(), ServiceType::Ud);
     arrival
@@ -53,8 +58,9 @@ struct Known {
 
 #[track_caller]
 fn introduce(rig: &Rig, server: &Ep, client: &Ep) -> Known {
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    ask(rig, client, qual, b"").cr.accept(server, b"").unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
+    ask(rig, client, port, b"").cr.accept(server, b"").unwrap();
     let to_server = established(&rig.client.connect, client, true);
     let to_client = established(&rig.server.connect, server, false);
     Known { to_server, to_client }

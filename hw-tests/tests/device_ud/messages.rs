@@ -2,7 +2,7 @@
 
 use crate::*;
 use doorbell::{
-    AddressHandle, DatagramEventKind, DtoOp, DtoStatus, Ep, EpAttr, EpState, GRH_LEN, Psp, Qos, VALUE_UNKNOWN,
+    AddressHandle, ConnectOptions, DatagramEventKind, DtoOp, DtoStatus, Ep, EpAttr, EpState, GRH_LEN, Psp,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
@@ -22,9 +22,10 @@ fn datagrams_go_both_ways() {
     assert!(rig.server.ia.attributes().datagrams);
     let (mut server, mut client) = (receiver(&rig.server, 4, 0), receiver(&rig.client, 4, 0));
     server.set_context(0x51);
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    let arrival = ask(&rig, &client, qual, b"who");
-    assert_eq!((arrival.conn_qual, arrival.cr.private_data()), (qual, &b"who"[..]));
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
+    let arrival = ask(&rig, &client, port, b"who");
+    assert_eq!((arrival.port(), arrival.cr.private_data()), (port, &b"who"[..]));
     assert_eq!(arrival.cr.remote().unwrap().ip(), rig.client.ia.address());
     arrival.cr.accept(&server, b"me").unwrap();
 
@@ -77,7 +78,7 @@ fn a_datagram_has_its_header_area_in_front() {
 fn many_find_out_about_one() {
     const MANY: usize = 12;
     let rig = Rig::new();
-    let mut server = rig.server.ep(&EpAttr { max_recv_dtos: 64, max_request_dtos: 64, ..ud() });
+    let mut server = rig.server.ep(&EpAttr { recv_depth: 64, request_depth: 64, ..ud() });
     for i in 0..MANY {
         server.post_recv(&[rig.server.lmr.triplet(i * 256, 256)], i as u64, NONE).unwrap();
     }
@@ -108,9 +109,15 @@ fn one_finds_out_about_many_at_once() {
     let rig = Rig::new();
     let mut client = rig.client.ep(&ud());
     let servers: Vec<Ep> = (0..MANY).map(|i| receiver(&rig.server, 2, usize::from(i) * 512)).collect();
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     for i in 0..MANY {
-        client.connect(rig.server.ia.address(), qual, Some(LONG), &[i], Qos::BestEffort).unwrap();
+        client
+            .connect_with(
+                (rig.server.ia.address(), port).into(),
+                ConnectOptions::new().timeout(LONG).private_data(&[i]),
+            )
+            .unwrap();
         assert_eq!(client.state(), EpState::Unconnected);
     }
     for _ in 0..MANY {
@@ -146,7 +153,7 @@ fn an_srq_serves_connections_and_datagrams() {
     let mut client = rig.client.ep(&ud());
     let to = [0, 1].map(|i| introduce(&rig, &servers[i], &client).to_server);
     rig.server.post(&mut srq, 12, 256, 0, 0);
-    assert_eq!(servers[0].recv_query().unwrap().buffers, VALUE_UNKNOWN);
+    assert_eq!(servers[0].recv_query().unwrap().buffers, None);
     for round in 0..4_u8 {
         send(&rig.client, &mut client, &to[usize::from(round % 2)], &[round; 20]);
         let (got, bytes) = received(&rig.server, 0);
@@ -161,7 +168,7 @@ fn an_srq_serves_connections_and_datagrams() {
     send(&rig.client, &mut client, &to[0], b"still here");
     assert_eq!(received(&rig.server, 0).1, b"still here");
     let [first, second] = servers;
-    first.free().unwrap();
+    first.close().unwrap();
     send(&rig.client, &mut client, &to[1], b"the other");
     assert_eq!(received(&rig.server, 0).0.ep, second.id());
     assert_eq!(counts(&srq), (2, 2));

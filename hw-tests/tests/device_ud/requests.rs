@@ -2,8 +2,7 @@
 
 use crate::*;
 use doorbell::{
-    ConnQual, ConnectionEventKind, DatagramEventKind, EpAttr, EpChange, EpState, EvdFlags, Event, Psp, Qos,
-    ServiceType,
+    ConnectionEventKind, DatagramEventKind, EpAttr, EpChange, EpState, EvdFlags, Event, Psp, ServiceType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side, Test, dat, tests};
@@ -27,35 +26,42 @@ pub(crate) const TESTS: &[Test] = tests![
 
 fn both_services_are_asked_for_at_one_service_point() {
     let rig = Rig::new();
-    let (psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     let (datagrams, connection) = (rig.client.ep(&ud()), rig.client.ep(&EpAttr::default()));
-    let first = ask(&rig, &datagrams, qual, b"");
-    connection.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    let first = ask(&rig, &datagrams, port, b"");
+    connection
+        .connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG))
+        .unwrap();
     let second = connection_request(&rig.server.cr);
     assert_eq!(second.cr.service_type(), ServiceType::Rc);
     assert_eq!((first.sp, second.sp), (psp.id(), psp.id()));
     assert_eq!(Event::ConnectionRequest(first).number(), 0x4_0001);
     assert_eq!(Event::ConnectionRequest(second).number(), 0x2001);
     // A second service point at the qualifier is refused, of either kind.
-    assert_eq!(code(Psp::create(&rig.server.ia, qual, &rig.server.cr)), dat::CONN_QUAL_IN_USE);
-    psp.free().unwrap();
-    let again = Psp::create(&rig.server.ia, qual, &rig.server.cr).unwrap();
+    assert_eq!(code(Psp::builder(&rig.server.ia, &rig.server.cr).port(port).build()), dat::CONN_QUAL_IN_USE);
+    psp.close().unwrap();
+    let again = Psp::builder(&rig.server.ia, &rig.server.cr).port(port).build().unwrap();
     drop(again);
 }
 
 fn a_request_that_is_dropped_is_a_rejection() {
     let rig = Rig::new();
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     let client = rig.client.ep(&ud());
-    drop(ask(&rig, &client, qual, b""));
+    drop(ask(&rig, &client, port, b""));
     assert_eq!(datagram(&rig.client.connect).kind, DatagramEventKind::Rejected);
 }
 
 fn nobody_answers_in_time() {
     let rig = Rig::new();
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     let (client, server) = (rig.client.ep(&ud()), rig.server.ep(&ud()));
-    client.connect(rig.server.ia.address(), qual, Some(BRIEF), &[], Qos::BestEffort).unwrap();
+    client
+        .connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(BRIEF))
+        .unwrap();
     let unanswered = connection_request(&rig.server.cr);
     let event = datagram(&rig.client.connect);
     assert_eq!(event.kind, DatagramEventKind::Failed(ConnectionEventKind::TimedOut));
@@ -79,16 +85,17 @@ fn an_address_that_nobody_has_cannot_be_reached() {
         _ => (IpAddr::from([192, 0, 2, 1]), ConnectionEventKind::TimedOut),
     };
     let patience = if outcome == ConnectionEventKind::TimedOut { Duration::from_millis(100) } else { LONG };
-    client.connect(nobody, 1000, Some(patience), &[], Qos::BestEffort).unwrap();
+    client.connect_with((nobody, 1000).into(), ConnectOptions::new().timeout(patience)).unwrap();
     assert_eq!(datagram(&rig.client.connect).kind, DatagramEventKind::Failed(outcome));
 }
 
 fn an_ep_of_the_other_kind_cannot_accept() {
     let rig = Rig::new();
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     let (datagrams, connected) = (rig.server.ep(&ud()), rig.server.ep(&EpAttr::default()));
     let client = rig.client.ep(&ud());
-    let refused = ask(&rig, &client, qual, b"").cr.accept(&connected, &[]).unwrap_err();
+    let refused = ask(&rig, &client, port, b"").cr.accept(&connected, &[]).unwrap_err();
     assert_eq!((refused.error.code(), connected.state()), (dat::INVALID_ARG2, EpState::Unconnected));
     // The service point is still there.
     refused.object.accept(&datagrams, &[]).unwrap();
@@ -96,7 +103,7 @@ fn an_ep_of_the_other_kind_cannot_accept() {
     established(&rig.server.connect, &datagrams, false);
 
     let client = rig.client.ep(&EpAttr::default());
-    client.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    client.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     let refused = connection_request(&rig.server.cr).cr.accept(&datagrams, &[]).unwrap_err();
     assert_eq!(refused.error.code(), dat::INVALID_ARG2);
     refused.object.accept(&connected, &[]).unwrap();
@@ -106,18 +113,20 @@ fn an_ep_of_the_other_kind_cannot_accept() {
 fn a_reserved_ep_gets_its_request() {
     let rig = Rig::new();
     let mut reserved = receiver(&rig.server, 2, 0);
-    let (rsp, qual) = rig.server.reserve(&reserved);
+    let (rsp, port) = rig.server.reserve(&reserved);
     assert_eq!(reserved.state(), EpState::Reserved);
     // This service point listens for datagrams only.
     let connected = rig.client.ep(&EpAttr::default());
-    connected.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    connected
+        .connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG))
+        .unwrap();
     expect_connection(&rig.client.connect, &connected, ConnectionEventKind::NonPeerRejected);
     let mut client = rig.client.ep(&ud());
-    let arrival = ask(&rig, &client, qual, b"");
+    let arrival = ask(&rig, &client, port, b"");
     assert_eq!((arrival.sp, reserved.state()), (rsp.id(), EpState::PassiveConnectionPending));
     // An RSP takes one request; the next one is refused.
     let other = rig.client.ep(&ud());
-    other.connect(rig.server.ia.address(), qual, Some(LONG), &[], Qos::BestEffort).unwrap();
+    other.connect_with((rig.server.ia.address(), port).into(), ConnectOptions::new().timeout(LONG)).unwrap();
     assert_eq!(datagram(&rig.client.connect).kind, DatagramEventKind::Rejected);
     arrival.cr.accept_reserved(&[]).unwrap();
     assert_eq!(reserved.state(), EpState::Unconnected);
@@ -128,15 +137,16 @@ fn a_reserved_ep_gets_its_request() {
     client.post_recv(&[rig.client.lmr.triplet(0, 256)], 0, NONE).unwrap();
     send(&rig.server, &mut reserved, &back, b"pong");
     assert_eq!(received(&rig.client, 0).1, b"pong");
-    rsp.free().unwrap();
+    rsp.close().unwrap();
     assert_eq!(reserved.state(), EpState::Unconnected);
 }
 
 fn a_provided_ep_is_for_what_was_asked() {
     let rig = Rig::new();
-    let (_psp, qual) = Psp::create_any_providing(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).provide_eps().build().unwrap();
+    let port = psp.port();
     let mut client = rig.client.ep(&ud());
-    let mut arrival = ask(&rig, &client, qual, b"");
+    let mut arrival = ask(&rig, &client, port, b"");
     let mut server = arrival.ep.take().unwrap();
     assert_eq!(
         (server.service_type(), server.state()),
@@ -163,10 +173,12 @@ fn a_provided_ep_is_for_what_was_asked() {
 fn a_request_is_handed_on() {
     let rig = Rig::new();
     let other = rig.server.evd(EvdFlags::CR);
-    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    let (there, to) = Psp::create_any(&rig.server.ia, &other).unwrap();
+    let here = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = here.port();
+    let there = Psp::builder(&rig.server.ia, &other).build().unwrap();
+    let to = there.port();
     let (client, server) = (rig.client.ep(&ud()), rig.server.ep(&ud()));
-    ask(&rig, &client, qual, b"on").cr.hand_off(to).unwrap();
+    ask(&rig, &client, port, b"on").cr.hand_off(to).unwrap();
     let arrival = connection_request(&other);
     assert_eq!((arrival.sp, arrival.cr.private_data()), (there.id(), &b"on"[..]));
     // A datagram request to a service point for connections is refused.
@@ -183,11 +195,13 @@ fn a_request_is_handed_on_to_another_ia() {
     let rig = Rig::new();
     let (server, _) = doorbell_hw_tests::devices().expect("DOORBELL_TEST_DEVICES names the devices");
     let other = Side::open(&server);
-    let (_here, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
-    let (there, to) = Psp::create_any(&other.ia, &other.cr).unwrap();
+    let here = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = here.port();
+    let there = Psp::builder(&other.ia, &other.cr).build().unwrap();
+    let to = there.port();
     let (mut client, mut server) = (rig.client.ep(&ud()), other.ep(&ud()));
     server.post_recv(&[other.lmr.triplet(0, 256)], 0, NONE).unwrap();
-    ask(&rig, &client, qual, b"on").cr.hand_off(to).unwrap();
+    ask(&rig, &client, port, b"on").cr.hand_off(to).unwrap();
     let arrival = connection_request(&other.cr);
     assert_eq!((arrival.sp, arrival.cr.private_data()), (there.id(), &b"on"[..]));
     arrival.cr.accept(&server, &[]).unwrap();
@@ -200,14 +214,13 @@ fn a_request_is_handed_on_to_another_ia() {
 /// Asks as a peer that is not Doorbell, or did not get its answer. Returns the private data of the
 /// answer to these bytes, `None` for a rejection.
 #[track_caller]
-fn ask_in_bytes(rig: &Rig, qual: ConnQual, bytes: &[u8], answer: impl FnOnce()) -> Option<(u32, Vec<u8>)> {
+fn ask_in_bytes(rig: &Rig, port: u16, bytes: &[u8], answer: impl FnOnce()) -> Option<(u32, Vec<u8>)> {
     let channel = EventChannel::create().unwrap();
     let expect = |kind| match channel.next_event_timeout(LONG).unwrap() {
         Some(event) if event.kind == kind => {}
         other => panic!("{kind:?} expected, got {other:?}"),
     };
     let id = CmId::create_in(PortSpace::Udp, &channel, 0).unwrap();
-    let port = u16::try_from(qual).expect("a qualifier that create_any gives is a port");
     let from = SocketAddr::new(rig.client.ia.address(), 0);
     id.resolve_addr(Some(from), SocketAddr::new(rig.server.ia.address(), port), LONG).unwrap();
     expect(CmEventKind::AddrResolved);
@@ -232,18 +245,19 @@ fn request(qpn: u32, number: u64, data: &[u8]) -> Vec<u8> {
 /// sees one request.
 fn a_request_that_comes_again_is_answered_again() {
     let rig = Rig::new();
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     let server = rig.server.ep(&ud());
     let bytes = request(77, 1, b"hello");
-    let first = ask_in_bytes(&rig, qual, &bytes, || {
+    let first = ask_in_bytes(&rig, port, &bytes, || {
         let arrival = connection_request(&rig.server.cr);
         assert_eq!(arrival.cr.private_data(), b"hello");
         arrival.cr.accept(&server, b"welcome").unwrap();
     });
     assert_eq!(first.as_ref().unwrap().1[..7], b"welcome"[..]);
     assert_eq!(established(&rig.server.connect, &server, false).qpn, 77);
-    assert_eq!(ask_in_bytes(&rig, qual, &bytes, || {}), first);
-    assert_eq!(ask_in_bytes(&rig, qual, &bytes, || {}), first);
+    assert_eq!(ask_in_bytes(&rig, port, &bytes, || {}), first);
+    assert_eq!(ask_in_bytes(&rig, port, &bytes, || {}), first);
     expect_nothing(&rig.server.cr);
     expect_nothing(&rig.server.connect);
     // Another request of the same QP is another request.
@@ -252,19 +266,20 @@ fn a_request_that_comes_again_is_answered_again() {
         let cr = &rig.server.cr;
         move || connection_request(cr).cr.reject(data).unwrap()
     };
-    assert_eq!(ask_in_bytes(&rig, qual, &other, no(b"no")), None);
-    assert_eq!(ask_in_bytes(&rig, qual, &other, || {}), None);
+    assert_eq!(ask_in_bytes(&rig, port, &other, no(b"no")), None);
+    assert_eq!(ask_in_bytes(&rig, port, &other, || {}), None);
     expect_nothing(&rig.server.cr);
     // A freed EP does not answer any more.
-    server.free().unwrap();
-    assert_eq!(ask_in_bytes(&rig, qual, &bytes, || {}), None);
+    server.close().unwrap();
+    assert_eq!(ask_in_bytes(&rig, port, &bytes, || {}), None);
 }
 
 fn requests_of_others_are_rejected() {
     let rig = Rig::new();
-    let (_psp, qual) = Psp::create_any(&rig.server.ia, &rig.server.cr).unwrap();
+    let psp = Psp::builder(&rig.server.ia, &rig.server.cr).build().unwrap();
+    let port = psp.port();
     for bytes in [&b""[..], b"udaddy", &[0xff; 180]] {
-        assert_eq!(ask_in_bytes(&rig, qual, bytes, || {}), None);
+        assert_eq!(ask_in_bytes(&rig, port, bytes, || {}), None);
     }
     expect_nothing(&rig.server.cr);
 }

@@ -313,7 +313,7 @@ pub(super) struct Comm {
 }
 
 impl Comm {
-    pub(super) fn new(comm: provider::Comm) -> Self {
+    pub(super) fn new(comm: provider::inside::Comm) -> Self {
         Self { domain: comm.domain, kind: comm.kind, protocol: comm.protocol }
     }
 }

@@ -23,7 +23,7 @@ pub(super) extern "C" fn cno_create(ia: Handle, agent: Agent, out: Out<Handle>) 
     guard("dat_cno_create", || {
         let object = ia.get::<IaObject>()?;
         out.need(3)?;
-        let cno = Cno::create(&object.ia)?;
+        let cno = Cno::new(&object.ia)?;
         cno.inner.set_upcall(upcall(agent));
         out.set(ia.sibling(CnoObject { cno, agent })?);
         Ok(())
@@ -60,7 +60,7 @@ pub(super) extern "C" fn cno_query(cno: Handle, mask: u32, param: Out<CnoParam>)
 
 pub(super) extern "C" fn cno_free(cno: Handle) -> u32 {
     guard("dat_cno_free", || {
-        cno.end::<CnoObject>(|object| match object.cno.free() {
+        cno.end::<CnoObject>(|object| match object.cno.close() {
             Ok(()) => Ok(()),
             Err(refused) => {
                 Err((CnoObject { cno: refused.object, agent: object.agent }, refused.error.into()))
@@ -83,7 +83,7 @@ pub(super) extern "C" fn cno_fd_create(ia: Handle, fd: Out<i32>, out: Out<Handle
         let object = ia.get::<IaObject>()?;
         fd.need(2)?;
         out.need(3)?;
-        let cno = Cno::create_with_fd(&object.ia)?;
+        let cno = Cno::with_fd(&object.ia)?;
         let number = cno.fd().map_or(-1, |fd| fd.as_raw_fd());
         out.set(ia.sibling(CnoObject { cno, agent: NO_AGENT })?);
         fd.set(number);

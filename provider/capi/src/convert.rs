@@ -5,7 +5,8 @@ use super::code::Code;
 use super::handle::Handle;
 use super::libdat::consumer_ia;
 use super::objects::EvdObject;
-use provider::{CloseFlags, CompletionFlags, Evd, Qos, ServiceType, Subtype, VaType};
+use provider::inside::Qos;
+use provider::{CloseFlags, CompletionFlags, Evd, ServiceType, Subtype, VaType};
 use std::time::Duration;
 
 /// The handle, in C's form, of the IA to which this handle belongs.
@@ -30,6 +31,21 @@ pub(super) fn close_flags(flags: u32) -> Result<CloseFlags, Code> {
         1 => Ok(CloseFlags::Graceful),
         _ => Err(Code::arg(2)),
     }
+}
+
+/// `DAT_COUNT`: a number that is not negative.
+pub(super) fn count(count: i32, arg: u16) -> Result<u32, Code> {
+    u32::try_from(count).map_err(|_| Code::arg(arg))
+}
+
+/// A number as a `DAT_COUNT`.
+pub(super) fn to_count(number: impl TryInto<i32>) -> i32 {
+    number.try_into().unwrap_or(i32::MAX)
+}
+
+/// A high watermark: `DAT_WATERMARK_INFINITE`, -1, is none.
+pub(super) fn high_watermark(value: i32, arg: u16) -> Result<Option<u32>, Code> {
+    if value == -1 { Ok(None) } else { count(value, arg).map(Some) }
 }
 
 /// `DAT_COMPLETION_FLAGS`.

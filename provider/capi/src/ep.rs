@@ -2,14 +2,23 @@
 
 use super::abi::{Comm, EpAttr, EpParam};
 use super::code::{Code, guard};
-use super::convert::{close_flags, completion_flags, ia_of, optional_evd, qos, service_type, timeout};
+use super::convert::{
+    close_flags, completion_flags, count, high_watermark, ia_of, optional_evd, qos, service_type, timeout,
+    to_count,
+};
 use super::handle::Handle;
 use super::objects::{EpObject, IaObject, SrqObject};
 use super::raw::{In, Out, SockAddrHead};
 use super::slots::Hot;
 use super::sockaddr::SockAddr;
-use provider::{Ep, EpChange, EpEvds, Pz, Qos, Subtype, WATERMARK_INFINITE};
+use provider::inside::{EpEvds, Qos};
+use provider::{Ep, EpChange, Pz, Subtype};
 use std::net::SocketAddr;
+
+/// `DAT_WATERMARK_INFINITE`.
+const WATERMARK_INFINITE: i32 = -1;
+/// `DAT_VALUE_UNKNOWN`.
+const VALUE_UNKNOWN: i32 = -2;
 
 /// `DAT_EP_FIELD_ALL`.
 const FIELDS: u64 = 0x7fff_ffff;
@@ -64,8 +73,9 @@ mod field {
         | PROVIDER_ATTR;
 }
 
-fn attr_from(c: &EpAttr, arg: u16) -> Result<provider::EpAttr, Code> {
+fn attr_from(c: &EpAttr, arg: u16, on_srq: bool) -> Result<provider::EpAttr, Code> {
     let flags = |bits| completion_flags(bits, arg);
+    let number = |value| count(value, arg);
     Ok(provider::EpAttr {
         service_type: service_type(c.service_type, arg)?,
         max_message_size: c.max_message_size,
@@ -73,26 +83,32 @@ fn attr_from(c: &EpAttr, arg: u16) -> Result<provider::EpAttr, Code> {
         qos: qos(c.qos, arg)?,
         recv_completion_flags: flags(c.recv_completion_flags)?,
         request_completion_flags: flags(c.request_completion_flags)?,
-        max_recv_dtos: c.max_recv_dtos,
-        max_request_dtos: c.max_request_dtos,
-        max_recv_iov: c.max_recv_iov,
-        max_request_iov: c.max_request_iov,
-        max_rdma_read_in: c.max_rdma_read_in,
-        max_rdma_read_out: c.max_rdma_read_out,
-        srq_soft_hw: soft_mark(c.srq_soft_hw),
-        max_rdma_read_iov: c.max_rdma_read_iov,
-        max_rdma_write_iov: c.max_rdma_write_iov,
+        recv_depth: recv_number(c.max_recv_dtos, on_srq, arg)?,
+        request_depth: number(c.max_request_dtos)?,
+        recv_segments: recv_number(c.max_recv_iov, on_srq, arg)?,
+        request_segments: number(c.max_request_iov)?,
+        rdma_reads_in: number(c.max_rdma_read_in)?,
+        rdma_reads_out: number(c.max_rdma_read_out)?,
+        soft_high_watermark: soft_mark(c.srq_soft_hw, arg)?,
+        rdma_read_segments: number(c.max_rdma_read_iov)?,
+        rdma_write_segments: number(c.max_rdma_write_iov)?,
         retry: provider::RetryAttr::default(),
         max_inline: 0,
     })
+}
+
+/// A number of the receive queue. An EP on an SRQ has none: any number is kept and ignored (R141,
+/// R142), also a negative one, which [`attr_to`] gives back.
+fn recv_number(number: i32, on_srq: bool, arg: u16) -> Result<u32, Code> {
+    if on_srq { Ok(number.cast_unsigned()) } else { count(number, arg) }
 }
 
 /// The initial soft high watermark. 0 means off here, like -1, although by R147 a watermark of 0
 /// fires at the first receive. The reason: programs clear the structure without intending a
 /// watermark. dtestsrq does, and treats every event except EP_BROKEN as a failure.
 /// `dat_ep_set_watermark` accepts 0 as a watermark.
-fn soft_mark(srq_soft_hw: i32) -> i32 {
-    if srq_soft_hw == 0 { WATERMARK_INFINITE } else { srq_soft_hw }
+fn soft_mark(srq_soft_hw: i32, arg: u16) -> Result<Option<u32>, Code> {
+    if srq_soft_hw == 0 { Ok(None) } else { high_watermark(srq_soft_hw, arg) }
 }
 
 fn attr_to(attr: &provider::EpAttr) -> EpAttr {
@@ -103,15 +119,15 @@ fn attr_to(attr: &provider::EpAttr) -> EpAttr {
         qos: attr.qos as u32,
         recv_completion_flags: attr.recv_completion_flags.bits(),
         request_completion_flags: attr.request_completion_flags.bits(),
-        max_recv_dtos: attr.max_recv_dtos,
-        max_request_dtos: attr.max_request_dtos,
-        max_recv_iov: attr.max_recv_iov,
-        max_request_iov: attr.max_request_iov,
-        max_rdma_read_in: attr.max_rdma_read_in,
-        max_rdma_read_out: attr.max_rdma_read_out,
-        srq_soft_hw: attr.srq_soft_hw,
-        max_rdma_read_iov: attr.max_rdma_read_iov,
-        max_rdma_write_iov: attr.max_rdma_write_iov,
+        max_recv_dtos: attr.recv_depth.cast_signed(),
+        max_request_dtos: to_count(attr.request_depth),
+        max_recv_iov: attr.recv_segments.cast_signed(),
+        max_request_iov: to_count(attr.request_segments),
+        max_rdma_read_in: to_count(attr.rdma_reads_in),
+        max_rdma_read_out: to_count(attr.rdma_reads_out),
+        srq_soft_hw: attr.soft_high_watermark.map_or(WATERMARK_INFINITE, to_count),
+        max_rdma_read_iov: to_count(attr.rdma_read_segments),
+        max_rdma_write_iov: to_count(attr.rdma_write_segments),
         ep_transport_specific_count: 0,
         ep_transport_specific: 0,
         ep_provider_specific_count: 0,
@@ -140,18 +156,21 @@ fn create(parts: &Parts, attr: In<EpAttr>, attr_arg: u16, out: Out<Handle>) -> R
     let evds = EpEvds { recv: recv.as_ref(), request: request.as_ref(), connect: connect.as_ref() };
     let attr = if srq.is_some() { Some(attr.need(attr_arg)?) } else { attr.get() };
     out.need(attr_arg + 1)?;
-    let ep = match (&srq, attr) {
-        (Some(srq), Some(attr)) => Ep::create_on(&ia.ia, &pz, evds, &srq.srq, &attr_from(&attr, attr_arg)?)?,
-        (_, Some(attr)) => Ep::create(&ia.ia, &pz, evds, Some(&attr_from(&attr, attr_arg)?))?,
-        (_, None) => {
+    let attr = match attr {
+        Some(attr) => attr_from(&attr, attr_arg, srq.is_some())?,
+        None => {
             let a = ia.ia.attributes();
-            let attr = provider::EpAttr {
+            provider::EpAttr {
                 max_message_size: a.max_message_size,
                 max_rdma_size: a.max_rdma_size,
                 ..provider::EpAttr::default()
-            };
-            Ep::create(&ia.ia, &pz, evds, Some(&attr))?
+            }
         }
+    };
+    let builder = Ep::builder(&ia.ia, &pz).evds(evds).attributes(&attr);
+    let ep = match &srq {
+        Some(srq) => builder.on_srq(&srq.srq).build()?,
+        None => builder.build()?,
     };
     let evds = [parts.recv, parts.request, parts.connect];
     out.set(handle_of(parts.ia, ep, parts.pz, evds, parts.srq.unwrap_or(Handle::NULL))?);
@@ -221,7 +240,7 @@ pub(super) extern "C" fn ep_query(ep: Handle, mask: u64, param: Out<EpParam>) ->
         param.set(EpParam {
             ia_handle: ia_of(ep),
             ep_state: is.state as u32,
-            comm: Comm::new(provider::Comm::of(object.ep.inner.device.attr.ia_address)),
+            comm: Comm::new(provider::inside::Comm::of(object.ep.inner.device.attr.ia_address)),
             local_ia_address_ptr,
             local_port_qual,
             remote_ia_address_ptr,
@@ -239,7 +258,7 @@ pub(super) extern "C" fn ep_query(ep: Handle, mask: u64, param: Out<EpParam>) ->
 
 pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) -> u32 {
     guard("dat_ep_modify", || {
-        ep.get::<EpObject>()?;
+        let on_srq = ep.get::<EpObject>()?.ep.inner.srq.is_some();
         if mask & !field::MODIFIABLE != 0 {
             // These fields cannot be changed: the IA, state, addresses, SRQ and its watermark
             // (R162, R166).
@@ -264,7 +283,8 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
             return Err(Code::arg(3));
         }
         let flags = |bit, bits| has(bit).then(|| completion_flags(bits, 3)).transpose();
-        let count = |bit, value| has(bit).then_some(value);
+        let number = |bit, value| has(bit).then(|| count(value, 3)).transpose();
+        let recv_number = |bit, value| has(bit).then(|| recv_number(value, on_srq, 3)).transpose();
         let change = EpChange {
             pz: pz.as_deref(),
             recv: recv.as_ref().map(Option::as_ref),
@@ -276,16 +296,14 @@ pub(super) extern "C" fn ep_modify(ep: Handle, mask: u64, param: In<EpParam>) ->
             qos: has(field::QOS).then(|| qos(attr.qos, 3)).transpose()?,
             recv_completion_flags: flags(field::RECV_FLAGS, attr.recv_completion_flags)?,
             request_completion_flags: flags(field::REQUEST_FLAGS, attr.request_completion_flags)?,
-            max_recv_dtos: count(field::MAX_RECV_DTOS, attr.max_recv_dtos),
-            max_request_dtos: count(field::MAX_REQUEST_DTOS, attr.max_request_dtos),
-            max_recv_iov: count(field::MAX_RECV_IOV, attr.max_recv_iov),
-            max_request_iov: count(field::MAX_REQUEST_IOV, attr.max_request_iov),
-            max_rdma_read_in: count(field::MAX_RDMA_READ_IN, attr.max_rdma_read_in),
-            max_rdma_read_out: count(field::MAX_RDMA_READ_OUT, attr.max_rdma_read_out),
-            max_rdma_read_iov: count(field::MAX_RDMA_READ_IOV, attr.max_rdma_read_iov),
-            max_rdma_write_iov: count(field::MAX_RDMA_WRITE_IOV, attr.max_rdma_write_iov),
-            srq: None,
-            srq_soft_hw: None,
+            recv_depth: recv_number(field::MAX_RECV_DTOS, attr.max_recv_dtos)?,
+            request_depth: number(field::MAX_REQUEST_DTOS, attr.max_request_dtos)?,
+            recv_segments: recv_number(field::MAX_RECV_IOV, attr.max_recv_iov)?,
+            request_segments: number(field::MAX_REQUEST_IOV, attr.max_request_iov)?,
+            rdma_reads_in: number(field::MAX_RDMA_READ_IN, attr.max_rdma_read_in)?,
+            rdma_reads_out: number(field::MAX_RDMA_READ_OUT, attr.max_rdma_read_out)?,
+            rdma_read_segments: number(field::MAX_RDMA_READ_IOV, attr.max_rdma_read_iov)?,
+            rdma_write_segments: number(field::MAX_RDMA_WRITE_IOV, attr.max_rdma_write_iov)?,
             retry: None,
             max_inline: None,
         };
@@ -323,7 +341,10 @@ pub(super) extern "C" fn ep_connect(
             1 | 2 => return Err(Code::not_supported()),
             _ => return Err(Code::arg(8)),
         }
-        Ok(object.ep.connect(remote, conn_qual, timeout(micros), &private_data, service)?)
+        if service != Qos::BestEffort {
+            return Err(Code::not_supported());
+        }
+        Ok(object.ep.inner.connect(remote, conn_qual, timeout(micros), &private_data)?)
     })
 }
 
@@ -338,7 +359,7 @@ pub(super) extern "C" fn ep_common_connect(
         let object = ep.get::<EpObject>()?;
         let remote = remote.socket(2)?;
         let private_data = private_data.bytes(size, 4, 5)?;
-        Ok(object.ep.common_connect(remote, timeout(micros), &private_data)?)
+        Ok(object.ep.inner.common_connect(remote, timeout(micros), &private_data)?)
     })
 }
 
@@ -360,7 +381,7 @@ pub(super) extern "C" fn ep_dup_connect(
         if qos(service, 6)? != Qos::BestEffort {
             return Err(Code::not_supported());
         }
-        Ok(object.ep.dup_connect(&other.ep, timeout(micros), &private_data)?)
+        Ok(object.ep.inner.dup_connect(&other.ep.inner, timeout(micros), &private_data)?)
     })
 }
 
@@ -391,8 +412,8 @@ pub(super) extern "C" fn ep_reset(ep: Handle) -> u32 {
 }
 
 pub(super) extern "C" fn ep_free(ep: Handle) -> u32 {
-    guard("dat_ep_free", || match ep.take::<EpObject>(|object| Ok(object.ep.can_free()?))? {
-        Some(object) => Ok(object.ep.free()?),
+    guard("dat_ep_free", || match ep.take::<EpObject>(|object| Ok(object.ep.can_close()?))? {
+        Some(object) => Ok(object.ep.close()?),
         None => Ok(()),
     })
 }
@@ -400,12 +421,15 @@ pub(super) extern "C" fn ep_free(ep: Handle) -> u32 {
 pub(super) extern "C" fn ep_recv_query(ep: Handle, buffers: Out<i32>, span: Out<i32>) -> u32 {
     guard("dat_ep_recv_query", || {
         let counts = ep.get::<EpObject>()?.ep.recv_query()?;
-        buffers.set(counts.buffers);
-        span.set(counts.span);
+        buffers.set(counts.buffers.map_or(VALUE_UNKNOWN, to_count));
+        span.set(counts.span.map_or(VALUE_UNKNOWN, to_count));
         Ok(())
     })
 }
 
 pub(super) extern "C" fn ep_set_watermark(ep: Handle, soft: i32, hard: i32) -> u32 {
-    guard("dat_ep_set_watermark", || Ok(ep.get_mut::<EpObject>()?.ep.set_watermark(soft, hard)?))
+    guard("dat_ep_set_watermark", || {
+        let mut object = ep.get_mut::<EpObject>()?;
+        Ok(object.ep.set_watermark(high_watermark(soft, 2)?, high_watermark(hard, 3)?)?)
+    })
 }

@@ -2,7 +2,7 @@
 
 use super::abi::{EvdParam, Event};
 use super::code::{Code, SUCCESS, guard, guard_panics};
-use super::convert::{ia_of, timeout};
+use super::convert::{ia_of, timeout, to_count};
 use super::event::{event, write_completion, write_request, write_success};
 use super::handle::Handle;
 use super::objects::{CnoObject, EvdObject, IaObject};
@@ -23,13 +23,21 @@ fn get(handle: Handle) -> Result<Evd, Code> {
     Ok(handle.get::<EvdObject>()?.evd.clone())
 }
 
+/// The depth of an EVD, argument 2.
+fn depth(qlen: i32) -> Result<usize, Code> {
+    usize::try_from(qlen).map_err(|_| Code::arg(2))
+}
+
 pub(super) extern "C" fn evd_create(ia: Handle, qlen: i32, cno: Handle, flags: u32, out: Out<Handle>) -> u32 {
     guard("dat_evd_create", || {
         let object = ia.get::<IaObject>()?;
         let cno_object = cno.given().map(|cno| cno.get::<CnoObject>()).transpose()?;
         out.need(5)?;
         let flags = EvdFlags::from_bits(flags & !EXTENSION_FLAG).ok_or_else(|| Code::arg(4))?;
-        let evd = Evd::create(&object.ia, qlen, cno_object.as_ref().map(|cno| &cno.cno), flags)?;
+        let evd = Evd::new(&object.ia, depth(qlen)?, flags)?;
+        if let Some(cno) = &cno_object {
+            evd.set_cno(Some(&cno.cno))?;
+        }
         let handle = ia.sibling_known_as(EvdObject { evd: evd.clone(), cno }, evd.id().0)?;
         evd.set_context(handle.0 as u64);
         // Dequeues of other events always need all checks.
@@ -59,7 +67,7 @@ pub(super) extern "C" fn evd_query(evd: Handle, mask: u32, param: Out<EvdParam>)
         let state = if is.enabled { 1 } else { 2 } | if is.waitable { 4 } else { 8 } | config;
         param.set(EvdParam {
             ia_handle: ia_of(evd),
-            evd_qlen: is.qlen,
+            evd_qlen: to_count(is.depth),
             evd_state: state,
             cno_handle: object.cno.0,
             evd_flags: is.flags.bits(),
@@ -140,7 +148,7 @@ pub(super) extern "C" fn evd_wait(
 }
 
 pub(super) extern "C" fn evd_resize(evd: Handle, qlen: i32) -> u32 {
-    guard("dat_evd_resize", || Ok(get(evd)?.resize(qlen)?))
+    guard("dat_evd_resize", || Ok(get(evd)?.resize(depth(qlen)?)?))
 }
 
 pub(super) extern "C" fn evd_post_se(evd: Handle, event: In<Event>) -> u32 {
@@ -297,9 +305,9 @@ extern "C" fn evd_dequeue_slow(evd: Handle, out: Out<Event>) -> u32 {
 
 pub(super) extern "C" fn evd_free(evd: Handle) -> u32 {
     guard("dat_evd_free", || {
-        evd.end::<EvdObject>(|object| match object.evd.free() {
+        evd.end::<EvdObject>(|object| match object.evd.close() {
             Ok(()) => Ok(()),
-            Err(error) => Err((object, error.into())),
+            Err(refused) => Err((EvdObject { evd: refused.object, ..object }, refused.error.into())),
         })
     })
 }

@@ -2,14 +2,14 @@
 
 use super::abi::{IaAttr, ProviderAttr, name};
 use super::code::{Code, guard};
-use super::convert::{close_flags, optional_evd};
+use super::convert::{close_flags, optional_evd, to_count};
 use super::dat_conf;
 use super::handle::Handle;
 use super::held::check_ia;
 use super::objects::{EvdObject, IaObject, NamedAttrs};
 use super::raw::{In, Out};
 use super::sockaddr::SockAddr;
-use provider::{CloseFlags, Ia, IaSettings, ReturnType, Subtype};
+use provider::{CloseFlags, Ia, ReturnType, Subtype};
 use std::ffi::c_char;
 use std::net::SocketAddr;
 
@@ -71,12 +71,12 @@ pub(super) fn open(name: &str, async_qlen: i32, events: AsyncEvents) -> Result<H
         AsyncEvents::To(evd) => optional_evd(evd, Subtype::InvalidHandleEvdAsync)?,
         _ => None,
     };
-    let settings = IaSettings::default();
-    let opened = match &shared {
-        Some(evd) => Ia::open_sharing(device, evd, settings),
-        None => Ia::open_with(device, async_qlen, settings),
+    let builder = Ia::builder(device);
+    let builder = match &shared {
+        Some(evd) => builder.async_evd(evd),
+        None => builder.async_depth(usize::try_from(async_qlen).map_err(|_| Code::arg(2))?),
     };
-    let ia = opened.map_err(|error| {
+    let ia = builder.open().map_err(|error| {
         tracing::error!("cannot open IA {name} ({device:?} in dat.conf): {error}");
         Code(error.code())
     })?;
@@ -173,29 +173,29 @@ fn ia_attributes(object: &IaObject) -> IaAttr {
         hardware_version: [a.hardware_version, 0],
         firmware_version,
         ia_address_ptr: object.address.address(),
-        max_eps: a.max_eps,
-        max_dto_per_ep: a.max_dto_per_ep,
-        max_rdma_read_per_ep_in: a.max_rdma_read_per_ep_in,
-        max_rdma_read_per_ep_out: a.max_rdma_read_per_ep_out,
-        max_evds: a.max_evds,
-        max_evd_qlen: a.max_evd_qlen,
-        max_iov_segments_per_dto: a.max_iov_segments_per_dto,
-        max_lmrs: a.max_lmrs,
+        max_eps: to_count(a.max_eps),
+        max_dto_per_ep: to_count(a.max_dto_per_ep),
+        max_rdma_read_per_ep_in: to_count(a.max_rdma_read_per_ep_in),
+        max_rdma_read_per_ep_out: to_count(a.max_rdma_read_per_ep_out),
+        max_evds: to_count(a.max_evds),
+        max_evd_qlen: to_count(a.max_evd_qlen),
+        max_iov_segments_per_dto: to_count(a.max_iov_segments_per_dto),
+        max_lmrs: to_count(a.max_lmrs),
         max_lmr_block_size: block,
         pad: 0,
         max_lmr_virtual_address: u64::MAX,
-        max_pzs: a.max_pzs,
+        max_pzs: to_count(a.max_pzs),
         max_message_size: a.max_message_size,
         max_rdma_size: a.max_rdma_size,
-        max_rmrs: a.max_rmrs,
+        max_rmrs: to_count(a.max_rmrs),
         max_rmr_target_address: u64::MAX,
-        max_srqs: a.max_srqs,
-        max_ep_per_srq: a.max_ep_per_srq,
-        max_recv_per_srq: a.max_recv_per_srq,
-        max_iov_segments_per_rdma_read: a.max_iov_segments_per_rdma_read,
-        max_iov_segments_per_rdma_write: a.max_iov_segments_per_rdma_write,
-        max_rdma_read_in: a.max_rdma_read_in,
-        max_rdma_read_out: a.max_rdma_read_out,
+        max_srqs: to_count(a.max_srqs),
+        max_ep_per_srq: to_count(a.max_ep_per_srq),
+        max_recv_per_srq: to_count(a.max_recv_per_srq),
+        max_iov_segments_per_rdma_read: to_count(a.max_iov_segments_per_rdma_read),
+        max_iov_segments_per_rdma_write: to_count(a.max_iov_segments_per_rdma_write),
+        max_rdma_read_in: to_count(a.max_rdma_read_in),
+        max_rdma_read_out: to_count(a.max_rdma_read_out),
         max_rdma_read_per_ep_in_guaranteed: u32::from(a.rdma_reads_guaranteed),
         max_rdma_read_per_ep_out_guaranteed: 1,
         zb_supported: u32::from(a.zero_based),
@@ -230,17 +230,17 @@ fn provider_attributes(object: &IaObject) -> ProviderAttr {
         iov_ownership_on_return: a.iov_ownership_on_return,
         dat_qos_supported: 0,
         completion_flags_supported: a.completion_flags_supported.bits(),
-        max_private_data_size: a.max_private_data_size,
+        max_private_data_size: to_count(a.max_private_data_size),
         supports_multipath: 0,
         ep_creator: a.ep_creator,
         pz_support: 0,
         optimal_buffer_alignment: 256,
         evd_stream_merging_supported: merging,
         srq_supported: u32::from(a.srq_supported),
-        srq_watermarks_supported: a.srq_watermarks_supported,
+        srq_watermarks_supported: to_count(a.srq_watermarks_supported),
         srq_ep_pz_difference_supported: u32::from(a.srq_ep_pz_difference_supported),
-        srq_info_supported: a.srq_info_supported,
-        ep_recv_info_supported: a.ep_recv_info_supported,
+        srq_info_supported: to_count(a.srq_info_supported),
+        ep_recv_info_supported: to_count(a.ep_recv_info_supported),
         lmr_sync_req: u32::from(a.lmr_sync_req),
         dto_async_return_guaranteed: 0,
         rdma_write_for_rdma_read_req: 0,
@@ -266,7 +266,7 @@ pub(super) fn close(ia: Handle, how: CloseFlags) -> Result<(), Code> {
     check_ia(ia.0)?;
     if let Some(object) = ia.take::<IaObject>(|object| Ok(object.ia.can_close(how)?))? {
         // The decision is still valid, because nothing could be created on the IA since.
-        object.ia.close(CloseFlags::Abrupt)?;
+        drop(object);
     }
     ia.retire_all_of_ia();
     Ok(())

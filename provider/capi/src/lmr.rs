@@ -106,7 +106,7 @@ pub(super) extern "C" fn lmr_query(lmr: Handle, mask: u32, param: Out<LmrParam>)
 
 pub(super) extern "C" fn lmr_free(lmr: Handle) -> u32 {
     guard("dat_lmr_free", || {
-        lmr.end::<LmrObject>(|object| match object.lmr.free() {
+        lmr.end::<LmrObject>(|object| match object.lmr.close() {
             Ok(()) => Ok(()),
             Err(refused) => Err((LmrObject { lmr: refused.object, ..object }, refused.error.into())),
         })
@@ -128,7 +128,7 @@ pub(super) extern "C" fn pz_create(ia: Handle, out: Out<Handle>) -> u32 {
     guard("dat_pz_create", || {
         let object = ia.get::<IaObject>()?;
         out.need(2)?;
-        out.set(ia.sibling(Pz::create(&object.ia)?)?);
+        out.set(ia.sibling(Pz::new(&object.ia)?)?);
         Ok(())
     })
 }
@@ -147,6 +147,6 @@ pub(super) extern "C" fn pz_query(pz: Handle, mask: u32, param: Out<PzParam>) ->
 
 pub(super) extern "C" fn pz_free(pz: Handle) -> u32 {
     guard("dat_pz_free", || {
-        pz.end::<Pz>(|zone| zone.free().map_err(|refused| (refused.object, refused.error.into())))
+        pz.end::<Pz>(|zone| zone.close().map_err(|refused| (refused.object, refused.error.into())))
     })
 }

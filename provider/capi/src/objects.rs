@@ -3,9 +3,9 @@
 use super::abi::{Agent, Comm, LmrCookie, NamedAttr, Region};
 use super::handle::Handle;
 use super::sockaddr::SockAddr;
-use provider::inside::SrqInner;
 use provider::inside::sync::{Mutex, rank};
-use provider::{Cno, Cr, Csp, Ep, Evd, Ia, Lmr, Psp, Pz, Rmr, Rsp, Subtype};
+use provider::inside::{Csp, SrqInner};
+use provider::{Cno, Cr, Ep, Evd, Ia, Lmr, Psp, Pz, Rmr, Rsp, Subtype};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;

@@ -495,13 +495,14 @@ pub(super) fn register(
     memory: Memory,
 ) -> provider::Result<provider::Lmr> {
     let start = start as usize as *mut u8;
-    // SAFETY: dat_lmr_create obliges the consumer to what create_over asks: memory that stays
+    let builder = provider::Lmr::builder(ia, pz).privileges(privileges).va_type(va_type);
+    // SAFETY: dat_lmr_create obliges the consumer to what LmrBuilder::over asks: memory that stays
     // mapped until the LMR is freed, and that the device may read and write where it is posted.
     // Rust has no references to it.
     unsafe {
         match memory {
-            Memory::Private => provider::Lmr::create_over(ia, pz, start, len, privileges, va_type),
-            Memory::Shared => provider::Lmr::create_shared_over(ia, pz, start, len, privileges, va_type),
+            Memory::Private => builder.over(start, len),
+            Memory::Shared => builder.over_shared(start, len),
         }
     }
 }

@@ -7,21 +7,16 @@ use super::handle::Handle;
 use super::objects::{EpObject, LmrObject, RmrObject};
 use super::raw::{In, Out};
 use provider::inside::Target;
-use provider::{LmrTriplet, MemPriv, Pz, Rmr};
+use provider::{LmrTriplet, MemPriv, Pz, Rmr, RmrScope};
 
 /// `DAT_RMR_FIELD_ALL`.
 const FIELDS: u32 = 0x7f;
 
-fn create(
-    slot: &'static str,
-    pz: Handle,
-    out: Out<Handle>,
-    make: impl FnOnce(&Pz) -> provider::Result<Rmr>,
-) -> u32 {
+fn create(slot: &'static str, pz: Handle, out: Out<Handle>, scope: RmrScope) -> u32 {
     guard(slot, || {
         let zone = pz.get::<Pz>()?;
         out.need(2)?;
-        let rmr = make(&zone)?;
+        let rmr = Rmr::new(&zone, scope)?;
         let id = rmr.id();
         let handle = pz.sibling_known_as(RmrObject { rmr, pz }, id.0)?;
         out.set(handle);
@@ -30,11 +25,11 @@ fn create(
 }
 
 pub(super) extern "C" fn rmr_create(pz: Handle, out: Out<Handle>) -> u32 {
-    create("dat_rmr_create", pz, out, Rmr::create)
+    create("dat_rmr_create", pz, out, RmrScope::Pz)
 }
 
 pub(super) extern "C" fn rmr_create_for_ep(pz: Handle, out: Out<Handle>) -> u32 {
-    create("dat_rmr_create_for_ep", pz, out, Rmr::create_for_ep)
+    create("dat_rmr_create_for_ep", pz, out, RmrScope::Ep)
 }
 
 pub(super) extern "C" fn rmr_query(rmr: Handle, mask: u32, param: Out<RmrParam>) -> u32 {
@@ -91,7 +86,7 @@ pub(super) extern "C" fn rmr_free(rmr: Handle) -> u32 {
     guard("dat_rmr_free", || {
         let mut outcome = Ok(());
         rmr.end::<RmrObject>(|object| {
-            outcome = object.rmr.free();
+            outcome = object.rmr.close();
             Ok(())
         })?;
         Ok(outcome?)

@@ -7,8 +7,9 @@ use super::handle::Handle;
 use super::objects::{CspObject, EpObject, IaObject, PspObject, RspObject};
 use super::raw::{In, Out, SockAddrHead};
 use super::sockaddr::SockAddr;
+use provider::inside::Csp;
 use provider::inside::sync::{Mutex, MutexGuard, rank};
-use provider::{Csp, Evd, Psp, Rsp, SpId, Subtype};
+use provider::{Evd, Ia, Psp, PspBuilder, Rsp, SpId, Subtype};
 use std::sync::PoisonError;
 
 static NAMING: Mutex<{ rank::NAMING }, ()> = Mutex::new(());
@@ -48,6 +49,11 @@ fn provider_makes_eps(flags: u32) -> Result<bool, Code> {
     }
 }
 
+fn builder<'a>(ia: &'a Ia, evd: &'a Evd, provides: bool) -> PspBuilder<'a> {
+    let builder = Psp::builder(ia, evd);
+    if provides { builder.provide_eps() } else { builder }
+}
+
 pub(super) extern "C" fn psp_create(
     ia: Handle,
     conn_qual: u64,
@@ -61,8 +67,7 @@ pub(super) extern "C" fn psp_create(
         out.need(5)?;
         let provides = provider_makes_eps(flags)?;
         let naming = naming();
-        let create = if provides { Psp::create_providing } else { Psp::create };
-        let psp = create(&object.ia, conn_qual, &to)?;
+        let psp = builder(&object.ia, &to, provides).conn_qual(conn_qual).build()?;
         out.set(name(ia, psp, evd)?);
         drop(naming);
         Ok(())
@@ -83,8 +88,8 @@ pub(super) extern "C" fn psp_create_any(
         out.need(5)?;
         let provides = provider_makes_eps(flags)?;
         let naming = naming();
-        let create = if provides { Psp::create_any_providing } else { Psp::create_any };
-        let (psp, qual) = create(&object.ia, &to)?;
+        let psp = builder(&object.ia, &to, provides).build()?;
+        let qual = psp.conn_qual();
         out.set(name(ia, psp, evd)?);
         conn_qual.set(qual);
         drop(naming);
@@ -119,7 +124,7 @@ pub(super) extern "C" fn psp_free(psp: Handle) -> u32 {
     guard("dat_psp_free", || {
         let mut outcome = Ok(());
         psp.end::<PspObject>(|object| {
-            outcome = object.psp.free();
+            outcome = object.psp.close();
             Ok(())
         })?;
         Ok(outcome?)
@@ -139,7 +144,7 @@ pub(super) extern "C" fn rsp_create(
         let to = cr_evd(evd)?;
         out.need(5)?;
         let naming = naming();
-        let rsp = Rsp::create(&object.ia, conn_qual, &reserved.ep, &to)?;
+        let rsp = Rsp::at_conn_qual(&object.ia, conn_qual, &reserved.ep, &to)?;
         let id = rsp.id();
         let handle = ia.sibling_known_as(RspObject { rsp, conn_qual, evd, ep }, id.0)?;
         drop(naming);
@@ -169,7 +174,7 @@ pub(super) extern "C" fn rsp_free(rsp: Handle) -> u32 {
     guard("dat_rsp_free", || {
         let mut outcome = Ok(());
         rsp.end::<RspObject>(|object| {
-            outcome = object.rsp.free();
+            outcome = object.rsp.close();
             Ok(())
         })?;
         Ok(outcome?)
@@ -190,7 +195,7 @@ pub(super) extern "C" fn csp_create(
         let address = address.socket(3)?;
         out.need(5)?;
         let naming = naming();
-        let csp = Csp::create(&object.ia, provider::Comm { domain, kind, protocol }, address, &to)?;
+        let csp = Csp::new(&object.ia, provider::inside::Comm { domain, kind, protocol }, address, &to)?;
         let id = csp.id();
         let comm = Box::new(Comm::new(csp.comm()));
         let address = Box::new(SockAddr::new(csp.address()));
@@ -222,7 +227,7 @@ pub(super) extern "C" fn csp_free(csp: Handle) -> u32 {
     guard("dat_csp_free", || {
         let mut outcome = Ok(());
         csp.end::<CspObject>(|object| {
-            outcome = object.csp.free();
+            outcome = object.csp.close();
             Ok(())
         })?;
         Ok(outcome?)

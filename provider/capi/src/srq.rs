@@ -2,7 +2,7 @@
 
 use super::abi::{SrqAttr, SrqParam};
 use super::code::{Code, guard};
-use super::convert::ia_of;
+use super::convert::{count, ia_of, to_count};
 use super::handle::Handle;
 use super::objects::{IaObject, SrqObject};
 use super::raw::{In, Out};
@@ -15,12 +15,12 @@ pub(super) extern "C" fn srq_create(ia: Handle, pz: Handle, attr: In<SrqAttr>, o
         let zone = pz.get::<Pz>()?;
         let attr = attr.need(3)?;
         out.need(4)?;
-        let attr = provider::SrqAttr {
-            max_recv_dtos: attr.max_recv_dtos,
-            max_recv_iov: attr.max_recv_iov,
-            low_watermark: attr.low_watermark,
-        };
-        let srq = Srq::create(&object.ia, &zone, attr)?;
+        let (depth, segments) = (count(attr.max_recv_dtos, 3)?, count(attr.max_recv_iov, 3)?);
+        // The low watermark is DAT_SRQ_LW_DEFAULT at creation (R12).
+        if attr.low_watermark != 0 {
+            return Err(Code::arg(3));
+        }
+        let srq = Srq::builder(&object.ia, &zone).depth(depth).segments(segments).build()?;
         let handle = ia.sibling(SrqObject { srq: srq.inner.clone(), pz })?;
         srq.set_context(handle.0 as u64);
         handle.put_hot(Hot::Srq(srq));
@@ -56,11 +56,11 @@ pub(super) extern "C" fn srq_query(srq: Handle, mask: u32, param: Out<SrqParam>)
             srq_state: is.state as u32,
             pad: 0,
             pz_handle: object.pz.0,
-            max_recv_dtos: is.max_recv_dtos,
-            max_recv_iov: is.max_recv_iov,
-            low_watermark: is.low_watermark,
-            available_dto_count: is.available,
-            outstanding_dto_count: is.outstanding,
+            max_recv_dtos: to_count(is.depth),
+            max_recv_iov: to_count(is.segments),
+            low_watermark: to_count(is.low_watermark),
+            available_dto_count: to_count(is.available),
+            outstanding_dto_count: to_count(is.outstanding),
             pad_end: 0,
         });
         Ok(())
@@ -70,7 +70,7 @@ pub(super) extern "C" fn srq_query(srq: Handle, mask: u32, param: Out<SrqParam>)
 pub(super) extern "C" fn srq_resize(srq: Handle, depth: i32) -> u32 {
     guard("dat_srq_resize", || {
         let _object = srq.get::<SrqObject>()?;
-        Ok(srq.srq()?.resize(depth)?)
+        Ok(srq.srq()?.resize(count(depth, 2)?)?)
     })
 }
 
@@ -78,6 +78,6 @@ pub(super) extern "C" fn srq_set_lw(srq: Handle, low_watermark: i32) -> u32 {
     guard("dat_srq_set_lw", || {
         // An agent may run in this call. It may not free the SRQ or close the IA meanwhile.
         let _object = srq.get::<SrqObject>()?;
-        Ok(srq.srq()?.set_low_watermark(low_watermark)?)
+        Ok(srq.srq()?.set_low_watermark(count(low_watermark, 2)?)?)
     })
 }

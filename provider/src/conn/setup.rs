@@ -20,7 +20,11 @@ use std::time::Duration;
 const ACCEPT_TIME: Duration = Duration::from_secs(30);
 
 impl EpInner {
-    pub(super) fn connect(
+    /// As [`Ep::connect_with`](crate::Ep::connect_with), to a connection qualifier.
+    ///
+    /// # Errors
+    /// As [`Ep::connect_with`](crate::Ep::connect_with).
+    pub fn connect(
         self: &Arc<Self>,
         remote: IpAddr,
         qual: ConnQual,

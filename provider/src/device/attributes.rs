@@ -1,20 +1,16 @@
 //! Attributes of a device and of the provider, in DAT's terms.
 
 use crate::datapath::DataPath;
-use crate::types::{CompletionFlags, Count, MAX_IOV, MAX_PRIVATE_DATA};
+use crate::types::{CompletionFlags, MAX_IOV, MAX_PRIVATE_DATA};
 use crate::{IaAttr, ProviderAttr};
 use rxe_fallback::{AtomicCap, Context, Transport};
 use std::net::IpAddr;
-
-fn count(n: u32) -> Count {
-    Count::try_from(n).unwrap_or(Count::MAX)
-}
 
 pub(super) fn ia_attr(context: &Context, port: u8, address: IpAddr, path: DataPath) -> IaAttr {
     let a = context.attributes();
     // DAT has one number for all DTOs. A receive of an SRQ may take fewer segments than one of a
     // QP.
-    let sge = count(a.max_sge.min(a.max_srq_sge).min(MAX_IOV as u32));
+    let sge = a.max_sge.min(a.max_srq_sge).min(MAX_IOV as u32);
     let port = context.port(port).ok();
     let max_message = port.as_ref().map_or(1 << 30, |port| port.max_msg_sz.min(1 << 30));
     IaAttr {
@@ -23,39 +19,39 @@ pub(super) fn ia_attr(context: &Context, port: u8, address: IpAddr, path: DataPa
         firmware_version: a.fw_ver.clone(),
         hardware_version: a.hw_ver,
         ia_address: address,
-        max_eps: count(a.max_qp),
-        max_dto_per_ep: count(a.max_qp_wr),
-        max_rdma_read_per_ep_in: count(a.max_qp_rd_atom.min(255)),
-        max_rdma_read_per_ep_out: count(a.max_qp_init_rd_atom.min(255)),
+        max_eps: a.max_qp,
+        max_dto_per_ep: a.max_qp_wr,
+        max_rdma_read_per_ep_in: a.max_qp_rd_atom.min(255),
+        max_rdma_read_per_ep_out: a.max_qp_init_rd_atom.min(255),
         // 0: the device has no limit for their sum.
         max_rdma_read_in: if a.max_res_rd_atom == 0 {
-            count(a.max_qp_rd_atom.min(255).saturating_mul(a.max_qp))
+            a.max_qp_rd_atom.min(255).saturating_mul(a.max_qp)
         } else {
-            count(a.max_res_rd_atom)
+            a.max_res_rd_atom
         },
-        max_rdma_read_out: count(a.max_qp_init_rd_atom.min(255).saturating_mul(a.max_qp)),
+        max_rdma_read_out: a.max_qp_init_rd_atom.min(255).saturating_mul(a.max_qp),
         rdma_reads_guaranteed: a.max_res_rd_atom == 0
             || a.max_res_rd_atom / a.max_qp.max(1) >= a.max_qp_rd_atom.min(255),
-        max_evds: count(a.max_cq),
-        max_evd_qlen: count(a.max_cqe),
+        max_evds: a.max_cq,
+        max_evd_qlen: a.max_cqe as usize,
         max_iov_segments_per_dto: sge,
-        max_iov_segments_per_rdma_read: if a.max_sge_rd == 0 { sge } else { sge.min(count(a.max_sge_rd)) },
+        max_iov_segments_per_rdma_read: if a.max_sge_rd == 0 { sge } else { sge.min(a.max_sge_rd) },
         max_iov_segments_per_rdma_write: sge,
-        max_lmrs: count(a.max_mr),
+        max_lmrs: a.max_mr,
         max_lmr_block_size: a.max_mr_size,
-        max_pzs: count(a.max_pd),
+        max_pzs: a.max_pd,
         max_message_size: max_message,
         max_rdma_size: max_message,
         mtu: port.map_or(0, |port| port.active_mtu),
         atomics: a.atomic_cap != AtomicCap::None,
         datagrams: context.transport() == Transport::Ib,
-        max_rmrs: if a.memory_windows || a.memory_windows_type2 { count(a.max_mw) } else { 0 },
+        max_rmrs: if a.memory_windows || a.memory_windows_type2 { a.max_mw } else { 0 },
         // The registration sets the first address of an LMR, and every device supports this.
         zero_based: true,
         remote_invalidate: a.memory_windows_type2 || a.memory_management,
-        max_srqs: count(a.max_srq),
-        max_ep_per_srq: count(a.max_qp),
-        max_recv_per_srq: count(a.max_srq_wr.min(a.max_cqe).min(path.max_depth())),
+        max_srqs: a.max_srq,
+        max_ep_per_srq: a.max_qp,
+        max_recv_per_srq: a.max_srq_wr.min(a.max_cqe).min(path.max_depth()),
     }
 }
 
@@ -63,7 +59,7 @@ pub(super) fn provider_attr(context: &Context, path: DataPath, why: String) -> P
     ProviderAttr {
         provider_name: "doorbell",
         completion_flags_supported: CompletionFlags::all(),
-        max_private_data_size: MAX_PRIVATE_DATA as Count,
+        max_private_data_size: MAX_PRIVATE_DATA,
         ep_creator: 1,
         srq_supported: true,
         srq_watermarks_supported: 0x111,

@@ -5,19 +5,12 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Settings of an IA; the defaults come from the environment.
+/// Settings of an IA; the defaults come from the environment. `IaBuilder` explains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IaSettings {
-    /// How often a sender retries when the peer has no receive posted: 0 to 6 times; 7 retries for
-    /// ever. Set by `DOORBELL_RNR_RETRY`, default 6.
-    pub rnr_retry: u8,
-    /// How long a peer waits before it retries, as a code of ibv_modify_qp(3). 26 is 81.92 ms: with
-    /// 6 retries, an SRQ may be empty for half a second. Set by `DOORBELL_RNR_TIMER`, default 26.
-    pub rnr_timer: u8,
-    /// How long a wait for a completion polls before it sleeps; zero: it sleeps at once. Waits learn
-    /// whether polling is of use: where it is not, it becomes rare. Set by `DOORBELL_POLL_TIME` in
-    /// microseconds, 0 to 10,000, default 50.
-    pub poll_time: Duration,
+pub(crate) struct IaSettings {
+    pub(crate) rnr_retry: u8,
+    pub(crate) rnr_timer: u8,
+    pub(crate) poll_time: Duration,
 }
 
 impl Default for IaSettings {

@@ -3,17 +3,17 @@
 use super::ud_state::not_here;
 use crate::device::Device;
 use crate::evd::{Stream, StreamKind};
-use crate::types::{CompletionFlags, Count, ServiceType, WATERMARK_INFINITE};
+use crate::types::{CompletionFlags, ServiceType};
 use crate::{EpAttr, Error, Result, RetryAttr};
 
 /// No device takes more inline data in a request, in bytes. Most take less, and refuse the QP.
-const MAX_INLINE: Count = 1024;
+const MAX_INLINE: u32 = 1024;
 
 /// Checks new attributes against the limits of the device. Errors name argument `arg` of the call.
 pub(super) fn check_attr(device: &Device, attr: &EpAttr, arg: u16, on_srq: bool) -> Result<()> {
     let a = &device.attr;
-    let within = |name: &str, value: Count, most: Count| {
-        if (0..=most).contains(&value) {
+    let within = |name: &str, value: u32, most: u32| {
+        if value <= most {
             Ok(())
         } else {
             Err(Error::arg(arg, format!("{name} is 0 to {most} here, not {value}")))
@@ -21,24 +21,21 @@ pub(super) fn check_attr(device: &Device, attr: &EpAttr, arg: u16, on_srq: bool)
     };
     check_flags(attr.recv_completion_flags, true, arg)?;
     check_flags(attr.request_completion_flags, false, arg)?;
-    if attr.srq_soft_hw < WATERMARK_INFINITE {
-        return Err(Error::arg(arg, format!("srq_soft_hw is -1 or more, not {}", attr.srq_soft_hw)));
-    }
     if !on_srq {
-        within("max_recv_dtos", attr.max_recv_dtos, a.max_dto_per_ep)?;
-        within("max_recv_iov", attr.max_recv_iov, a.max_iov_segments_per_dto)?;
+        within("recv_depth", attr.recv_depth, a.max_dto_per_ep)?;
+        within("recv_segments", attr.recv_segments, a.max_iov_segments_per_dto)?;
     }
-    within("max_request_dtos", attr.max_request_dtos, a.max_dto_per_ep)?;
-    within("max_request_iov", attr.max_request_iov, a.max_iov_segments_per_dto)?;
+    within("request_depth", attr.request_depth, a.max_dto_per_ep)?;
+    within("request_segments", attr.request_segments, a.max_iov_segments_per_dto)?;
     within("max_inline", attr.max_inline, MAX_INLINE)?;
     if attr.service_type == ServiceType::Ud {
         return check_ud_attr(device, attr, arg);
     }
     check_retry(&attr.retry, arg)?;
-    within("max_rdma_read_in", attr.max_rdma_read_in, a.max_rdma_read_per_ep_in)?;
-    within("max_rdma_read_out", attr.max_rdma_read_out, a.max_rdma_read_per_ep_out)?;
-    within("max_rdma_read_iov", attr.max_rdma_read_iov, a.max_iov_segments_per_rdma_read)?;
-    within("max_rdma_write_iov", attr.max_rdma_write_iov, a.max_iov_segments_per_rdma_write)
+    within("rdma_reads_in", attr.rdma_reads_in, a.max_rdma_read_per_ep_in)?;
+    within("rdma_reads_out", attr.rdma_reads_out, a.max_rdma_read_per_ep_out)?;
+    within("rdma_read_segments", attr.rdma_read_segments, a.max_iov_segments_per_rdma_read)?;
+    within("rdma_write_segments", attr.rdma_write_segments, a.max_iov_segments_per_rdma_write)
 }
 
 /// Checks that the device can encode the values.

@@ -5,7 +5,7 @@
 
 use crate::counters::Calls;
 use crate::device::Tries;
-use crate::types::{ConnQual, Count, WATERMARK_INFINITE};
+use crate::types::ConnQual;
 use rxe_fallback::CmId;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct Control {
     pub(crate) service: Option<(IpAddr, ConnQual)>,
     pub(crate) private_data: Vec<u8>,
     soft: Mark,
-    hard: Count,
+    hard: Option<u32>,
     /// The device has reported that an SRQ EP takes no more buffers.
     pub(crate) last_wqe: bool,
     /// No completion of an earlier connection is awaited: there was none, all were harvested, or
@@ -36,12 +36,18 @@ pub(crate) struct Control {
 /// A watermark that raises one event.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
-    value: Count,
+    value: Option<u32>,
     armed: bool,
 }
 
+impl Mark {
+    fn trips(self, n: u32) -> bool {
+        self.armed && self.value.is_some_and(|most| n > most)
+    }
+}
+
 impl Control {
-    pub(crate) fn new(soft: Count) -> Self {
+    pub(crate) fn new(soft: Option<u32>) -> Self {
         Self {
             local: None,
             remote: None,
@@ -49,8 +55,8 @@ impl Control {
             tries: Tries::default(),
             service: None,
             private_data: Vec::new(),
-            soft: Mark { value: soft, armed: soft != WATERMARK_INFINITE },
-            hard: WATERMARK_INFINITE,
+            soft: Mark { value: soft, armed: soft.is_some() },
+            hard: None,
             last_wqe: false,
             drained: true,
             left: 0,
@@ -58,29 +64,29 @@ impl Control {
         }
     }
 
-    pub(crate) fn set_marks(&mut self, soft: Count, hard: Count) {
-        self.soft = Mark { value: soft, armed: soft != WATERMARK_INFINITE };
+    pub(crate) fn set_marks(&mut self, soft: Option<u32>, hard: Option<u32>) {
+        self.soft = Mark { value: soft, armed: soft.is_some() };
         self.hard = hard;
     }
 
     /// Whether a watermark is set.
     pub(crate) fn has_marks(&self) -> bool {
-        self.soft.value != WATERMARK_INFINITE || self.hard != WATERMARK_INFINITE
+        self.soft.value.is_some() || self.hard.is_some()
     }
 
     /// Whether `n` receives exceed the soft watermark. True once per setting (R214).
-    pub(crate) fn soft_trips(&mut self, n: Count) -> bool {
-        let trips = self.soft.armed && n > self.soft.value;
+    pub(crate) fn soft_trips(&mut self, n: u32) -> bool {
+        let trips = self.soft.trips(n);
         self.soft.armed &= !trips;
         trips
     }
 
     /// Whether `n` receives would exceed a watermark.
-    pub(crate) fn exceeds(&self, n: Count) -> bool {
-        self.soft.armed && n > self.soft.value || self.hard_trips(n)
+    pub(crate) fn exceeds(&self, n: u32) -> bool {
+        self.soft.trips(n) || self.hard_trips(n)
     }
 
-    pub(crate) fn hard_trips(&self, n: Count) -> bool {
-        self.hard != WATERMARK_INFINITE && n > self.hard
+    pub(crate) fn hard_trips(&self, n: u32) -> bool {
+        self.hard.is_some_and(|most| n > most)
     }
 }

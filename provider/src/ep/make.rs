@@ -16,8 +16,8 @@ use crate::queue_pair::{
 };
 use crate::srq::SrqInner;
 use crate::sync::Mutex;
-use crate::types::{CompletionFlags, Count, EpId, EpState, EvdFlags, MAX_IOV, ServiceType, next_id};
-use crate::{Ep, EpAttr, Error, Evd, Ia, IaCounter, Pz, Result, Srq, Subtype};
+use crate::types::{CompletionFlags, EpId, EpState, EvdFlags, MAX_IOV, ServiceType, next_id};
+use crate::{Ep, EpAttr, Error, Evd, Ia, IaCounter, Result, Subtype};
 use rxe_fallback::cm::ConnInfo;
 use rxe_fallback::{Cq, Qp, QpInit, QpKind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -106,7 +106,7 @@ impl EpSpec {
             let stream = Stream { ep: id, kind: StreamKind::Connection, flags };
             evd.attach(&[stream], 0).inspect_err(|_| self.close_queues(id, &queues))?;
         }
-        let control = Control::new(self.attr.srq_soft_hw);
+        let control = Control::new(self.attr.soft_high_watermark);
         self.pz.enter();
         let made = self.assemble(id, queues, control, EpState::Unconnected, Arc::default());
         let inner = made.map_err(|(inner, error)| {
@@ -202,8 +202,8 @@ impl EpSpec {
     fn make_qp(&self, recv: &EvdInner, request: &EvdInner, id: EpId) -> Result<(Qp, Room)> {
         let attr = &self.attr;
         let on_srq = self.srq.is_some();
-        let max_send_wr = attr.max_request_dtos.max(1) as u32;
-        let max_recv_wr = if on_srq { 0 } else { attr.max_recv_dtos.max(1) as u32 };
+        let max_send_wr = attr.request_depth.max(1);
+        let max_recv_wr = if on_srq { 0 } else { attr.recv_depth.max(1) };
         // The device rounds the queues up. The difference goes back below.
         let most = Room {
             request: max_send_wr.saturating_mul(2),
@@ -215,18 +215,18 @@ impl EpSpec {
             recv.repay(&recv_cq, room.recv);
         };
         let ud = attr.service_type == ServiceType::Ud;
-        let rdma_iov = if ud { 0 } else { attr.max_rdma_read_iov.max(attr.max_rdma_write_iov) };
-        let iov = attr.max_request_iov.max(rdma_iov).max(1);
+        let rdma_iov = if ud { 0 } else { attr.rdma_read_segments.max(attr.rdma_write_segments) };
+        let iov = attr.request_segments.max(rdma_iov).max(1);
         let init = QpInit {
             kind: if ud { QpKind::Ud } else { QpKind::Rc },
             send_cq: &send_cq,
             recv_cq: &recv_cq,
             srq: self.srq.as_ref().map(|srq| srq.recv.path.verbs()),
             max_send_wr,
-            max_send_sge: iov as u32,
+            max_send_sge: iov,
             max_recv_wr,
-            max_recv_sge: if on_srq { 0 } else { attr.max_recv_iov.max(1) as u32 },
-            max_inline: attr.max_inline.max(0) as u32,
+            max_recv_sge: if on_srq { 0 } else { attr.recv_segments.max(1) },
+            max_inline: attr.max_inline,
             signal_all: false,
             token: id.0,
         };
@@ -285,19 +285,19 @@ impl EpSpec {
         let mut hooks = RecvHooks::empty();
         hooks.set(RecvHooks::MARKED, self.srq.is_some() && control.exceeds(1));
         hooks.set(RecvHooks::DATAGRAMS, ud.is_some());
-        attr.max_request_dtos = room.request as Count;
-        attr.max_request_iov = qp.caps().max_send_sge.min(MAX_IOV as u32) as Count;
-        attr.max_inline = Count::try_from(qp.caps().max_inline).unwrap_or(Count::MAX);
+        attr.request_depth = room.request;
+        attr.request_segments = qp.caps().max_send_sge.min(MAX_IOV as u32);
+        attr.max_inline = qp.caps().max_inline;
         if self.srq.is_none() {
-            attr.max_recv_dtos = room.recv as Count;
-            attr.max_recv_iov = qp.caps().max_recv_sge.min(MAX_IOV as u32) as Count;
+            attr.recv_depth = room.recv;
+            attr.recv_segments = qp.caps().max_recv_sge.min(MAX_IOV as u32);
         }
         let qpn = qp.num();
         let requests = Requests {
             qp,
             queue: sends,
             ring: requests,
-            max_iov: attr.max_request_iov as usize,
+            max_iov: attr.request_segments as usize,
             lmrs: QueueLmrs::closed(self.device.lmrs, self.pz.number),
             last_pool: LastPool::default(),
             posted: Posted::default(),
@@ -305,7 +305,7 @@ impl EpSpec {
         let receives = Receives {
             queue: recvs,
             ring: receives,
-            max_iov: attr.max_recv_iov.max(0) as usize,
+            max_iov: attr.recv_segments as usize,
             lmrs: QueueLmrs::closed(self.device.lmrs, self.pz.number),
             last_pool: LastPool::default(),
             preposted: PrePosted::default(),
@@ -362,41 +362,6 @@ impl Room {
 }
 
 impl Ep {
-    /// Creates an EP with its own receive queue. Without attributes, the EP gets
-    /// [`EpAttr::default`].
-    ///
-    /// # Errors
-    /// INVALID_HANDLE for the IA, for the PZ, or for an EVD that is freed, belongs to another IA or
-    /// lacks the stream; INVALID_PARAMETER for attributes out of range (ARG6), or against the
-    /// sharing rules (the EVD's argument); INSUFFICIENT_RESOURCES.
-    ///
-    /// # References
-    /// dat_ep_create(3DAT).
-    pub fn create(ia: &Ia, pz: &Pz, evds: EpEvds<'_>, attr: Option<&EpAttr>) -> Result<Self> {
-        let attr = attr.cloned().unwrap_or_default();
-        Ok(Self { inner: EpSpec::new(ia, &pz.inner, evds, None, attr)?.make(6)? })
-    }
-
-    /// Creates an EP that takes its buffers from an SRQ (R127-R156).
-    ///
-    /// # Errors
-    /// As [`Ep::create`], with ARG7 for attributes; INVALID_HANDLE for the SRQ (R130);
-    /// INVALID_PARAMETER (ARG2) for a PZ other than the SRQ's if the device requires the same PZ
-    /// (R136); INVALID_STATE (SRQ_SHUTDOWN) while the SRQ is being freed (R31).
-    ///
-    /// # References
-    /// dat_ep_create_with_srq(3DAT).
-    pub fn create_with_srq(ia: &Ia, pz: &Pz, evds: EpEvds<'_>, srq: &Srq, attr: &EpAttr) -> Result<Self> {
-        Self::create_on(ia, pz, evds, &srq.inner, attr)
-    }
-
-    /// As [`Ep::create_with_srq`], for callers that do not own the posting part of the SRQ.
-    #[doc(hidden)]
-    pub fn create_on(ia: &Ia, pz: &Pz, evds: EpEvds<'_>, srq: &Arc<SrqInner>, attr: &EpAttr) -> Result<Self> {
-        let spec = EpSpec::new(ia, &pz.inner, evds, Some(srq), attr.clone())?;
-        Ok(Self { inner: spec.make(7)? })
-    }
-
     /// Creates an EP for a connection request whose service point asks for one. The consumer later
     /// gives the EP a PZ and EVDs.
     pub(crate) fn provided(
@@ -410,8 +375,8 @@ impl Ep {
             service_type,
             max_message_size: if service_type == ServiceType::Ud { a.mtu } else { a.max_message_size },
             max_rdma_size: a.max_rdma_size,
-            max_rdma_read_in: Count::from(asked.responder_resources).min(a.max_rdma_read_per_ep_in),
-            max_rdma_read_out: Count::from(asked.initiator_depth).min(a.max_rdma_read_per_ep_out),
+            rdma_reads_in: u32::from(asked.responder_resources).min(a.max_rdma_read_per_ep_in),
+            rdma_reads_out: u32::from(asked.initiator_depth).min(a.max_rdma_read_per_ep_out),
             ..EpAttr::default()
         };
         let pz = defaults.pz()?;

@@ -4,20 +4,20 @@ use super::Control;
 use super::{EpInner, RecvCounts};
 use crate::event_data::{AsyncEvent, AsyncKind, AsyncObject, reason};
 use crate::queue_pair::RecvHooks;
-use crate::types::{Count, EpState, VALUE_UNKNOWN};
+use crate::types::EpState;
 use std::sync::Arc;
 
 impl EpInner {
     pub(crate) fn recv_counts(&self) -> RecvCounts {
         let n = if self.srq.is_none() {
-            self.pair.receives.lock().ring.len() as Count
+            Some(self.pair.receives.lock().ring.len() as u32)
         } else {
             match self.state() {
-                EpState::Connected | EpState::DisconnectPending => VALUE_UNKNOWN,
+                EpState::Connected | EpState::DisconnectPending => None,
                 // Whole datagrams arrive at once, but their count is unknown between two harvests.
-                EpState::Unconnected if self.is_ud() => VALUE_UNKNOWN,
-                EpState::Disconnected if !self.control.lock().unwrap().drained => VALUE_UNKNOWN,
-                _ => 0,
+                EpState::Unconnected if self.is_ud() => None,
+                EpState::Disconnected if !self.control.lock().unwrap().drained => None,
+                _ => Some(0),
             }
         };
         RecvCounts { buffers: n, span: n }
@@ -54,12 +54,12 @@ impl EpInner {
     /// Compares the receive count of an EP without an SRQ with its watermarks.
     pub(crate) fn check_marks(self: &Arc<Self>) {
         if self.srq.is_none() {
-            let n = self.pair.receives.lock().ring.len() as Count;
+            let n = self.pair.receives.lock().ring.len() as u32;
             self.count_reached(n);
         }
     }
 
-    fn count_reached(self: &Arc<Self>, n: Count) {
+    fn count_reached(self: &Arc<Self>, n: u32) {
         let mut control = self.control.lock().unwrap();
         let soft = control.soft_trips(n);
         let hard = control.hard_trips(n);

@@ -13,8 +13,8 @@ use super::make::{ArgNumbers, EpQueues, EpSpec, connect_evd, dto_evd};
 use super::{Ep, EpInner};
 use crate::evd::{EvdInner, Stream, StreamKind};
 use crate::queue_pair::Modes;
-use crate::types::{CompletionFlags, Count, EpState, Qos, ServiceType, WATERMARK_INFINITE};
-use crate::{EpAttr, Error, Evd, Pz, Result, RetryAttr, SrqId, Subtype};
+use crate::types::{CompletionFlags, EpState, Qos, ServiceType};
+use crate::{EpAttr, Error, Evd, Pz, Result, RetryAttr, Subtype};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -33,40 +33,38 @@ pub struct EpChange<'a> {
     /// Another service type. Refused unless it equals the EP's.
     pub service_type: Option<ServiceType>,
     /// Another [`EpAttr::max_message_size`].
+    #[doc(hidden)]
     pub max_message_size: Option<u32>,
     /// Another [`EpAttr::max_rdma_size`].
+    #[doc(hidden)]
     pub max_rdma_size: Option<u32>,
     /// Another [`EpAttr::qos`].
+    #[doc(hidden)]
     pub qos: Option<Qos>,
     /// Another notification mode for receives (R165).
     pub recv_completion_flags: Option<CompletionFlags>,
     /// Another [`EpAttr::request_completion_flags`].
     pub request_completion_flags: Option<CompletionFlags>,
     /// Room for at least this many receives.
-    pub max_recv_dtos: Option<Count>,
+    pub recv_depth: Option<u32>,
     /// Room for at least this many requests.
-    pub max_request_dtos: Option<Count>,
+    pub request_depth: Option<u32>,
     /// At least this many segments per receive.
-    pub max_recv_iov: Option<Count>,
+    pub recv_segments: Option<u32>,
     /// At least this many segments per request.
-    pub max_request_iov: Option<Count>,
-    /// Another [`EpAttr::max_rdma_read_in`].
-    pub max_rdma_read_in: Option<Count>,
-    /// Another [`EpAttr::max_rdma_read_out`].
-    pub max_rdma_read_out: Option<Count>,
-    /// Another [`EpAttr::max_rdma_read_iov`].
-    pub max_rdma_read_iov: Option<Count>,
-    /// Another [`EpAttr::max_rdma_write_iov`].
-    pub max_rdma_write_iov: Option<Count>,
-    /// Another SRQ: always refused (R162). The field exists because the C interface has a mask bit
-    /// for it.
-    pub srq: Option<SrqId>,
-    /// Another soft high watermark: always refused (R166); use [`Ep::set_watermark`].
-    pub srq_soft_hw: Option<Count>,
+    pub request_segments: Option<u32>,
+    /// Another [`EpAttr::rdma_reads_in`].
+    pub rdma_reads_in: Option<u32>,
+    /// Another [`EpAttr::rdma_reads_out`].
+    pub rdma_reads_out: Option<u32>,
+    /// Another [`EpAttr::rdma_read_segments`].
+    pub rdma_read_segments: Option<u32>,
+    /// Another [`EpAttr::rdma_write_segments`].
+    pub rdma_write_segments: Option<u32>,
     /// Another [`EpAttr::retry`].
     pub retry: Option<RetryAttr>,
     /// Room for at least this many bytes of inline data.
-    pub max_inline: Option<Count>,
+    pub max_inline: Option<u32>,
 }
 
 /// Attributes that every IA supports.
@@ -77,15 +75,15 @@ const NOTHING: EpAttr = EpAttr {
     qos: Qos::BestEffort,
     recv_completion_flags: CompletionFlags::empty(),
     request_completion_flags: CompletionFlags::empty(),
-    max_recv_dtos: 0,
-    max_request_dtos: 0,
-    max_recv_iov: 0,
-    max_request_iov: 0,
-    max_rdma_read_in: 0,
-    max_rdma_read_out: 0,
-    srq_soft_hw: WATERMARK_INFINITE,
-    max_rdma_read_iov: 0,
-    max_rdma_write_iov: 0,
+    recv_depth: 0,
+    request_depth: 0,
+    recv_segments: 0,
+    request_segments: 0,
+    rdma_reads_in: 0,
+    rdma_reads_out: 0,
+    soft_high_watermark: None,
+    rdma_read_segments: 0,
+    rdma_write_segments: 0,
     retry: RetryAttr { rnr_retry: None, rnr_timer: None, retry_count: None, timeout: None },
     max_inline: 0,
 };
@@ -94,15 +92,15 @@ impl EpChange<'_> {
     /// Returns the attributes after the change.
     fn apply(&self, old: &EpAttr) -> EpAttr {
         let mut new = old.clone();
-        let set = |field: &mut Count, to: Option<Count>| *field = to.unwrap_or(*field);
-        set(&mut new.max_recv_dtos, self.max_recv_dtos);
-        set(&mut new.max_request_dtos, self.max_request_dtos);
-        set(&mut new.max_recv_iov, self.max_recv_iov);
-        set(&mut new.max_request_iov, self.max_request_iov);
-        set(&mut new.max_rdma_read_in, self.max_rdma_read_in);
-        set(&mut new.max_rdma_read_out, self.max_rdma_read_out);
-        set(&mut new.max_rdma_read_iov, self.max_rdma_read_iov);
-        set(&mut new.max_rdma_write_iov, self.max_rdma_write_iov);
+        let set = |field: &mut u32, to: Option<u32>| *field = to.unwrap_or(*field);
+        set(&mut new.recv_depth, self.recv_depth);
+        set(&mut new.request_depth, self.request_depth);
+        set(&mut new.recv_segments, self.recv_segments);
+        set(&mut new.request_segments, self.request_segments);
+        set(&mut new.rdma_reads_in, self.rdma_reads_in);
+        set(&mut new.rdma_reads_out, self.rdma_reads_out);
+        set(&mut new.rdma_read_segments, self.rdma_read_segments);
+        set(&mut new.rdma_write_segments, self.rdma_write_segments);
         set(&mut new.max_inline, self.max_inline);
         new.max_message_size = self.max_message_size.unwrap_or(old.max_message_size);
         new.max_rdma_size = self.max_rdma_size.unwrap_or(old.max_rdma_size);
@@ -124,9 +122,8 @@ impl Ep {
     /// a message takes it.
     ///
     /// # Errors
-    /// - INVALID_PARAMETER (ARG2) for the SRQ (R162), the soft watermark (R166), illegal flags,
-    ///   modes that cannot share an EVD, or a PZ other than the SRQ's if the device does not
-    ///   support that (R164).
+    /// - INVALID_PARAMETER (ARG2) for illegal flags, modes that cannot share an EVD, or a PZ other
+    ///   than the SRQ's if the device does not support that (R164).
     /// - INVALID_PARAMETER (ARG3) for sizes or retries out of range, or for another service type.
     /// - INVALID_HANDLE for a PZ or an EVD.
     /// - INVALID_STATE for a PZ outside UNCONNECTED and TENTATIVE_CONNECTION_PENDING (R163); for
@@ -149,12 +146,6 @@ impl EpInner {
     /// Returns the recreated EP, if the EP had to be recreated.
     fn modify(self: &Arc<Self>, change: &EpChange<'_>) -> Result<Option<Arc<Self>>> {
         self.check()?;
-        if change.srq.is_some() {
-            return Err(Error::arg(2, "the SRQ of an EP cannot be changed: create another EP"));
-        }
-        if change.srq_soft_hw.is_some() {
-            return Err(Error::arg(2, "the soft high watermark is changed with set_watermark"));
-        }
         let mut control = self.control.lock().unwrap();
         // A connection request that brought the EP may have closed it meanwhile.
         self.check()?;
@@ -214,11 +205,11 @@ impl EpInner {
         self.recv_evd.change_stream(self.id, true, spec.attr.recv_completion_flags);
         self.request_evd.change_stream(self.id, false, mode);
         let kept = EpAttr {
-            max_request_dtos: old.max_request_dtos,
-            max_request_iov: old.max_request_iov,
+            request_depth: old.request_depth,
+            request_segments: old.request_segments,
             max_inline: old.max_inline,
-            max_recv_dtos: if on_srq { spec.attr.max_recv_dtos } else { old.max_recv_dtos },
-            max_recv_iov: if on_srq { spec.attr.max_recv_iov } else { old.max_recv_iov },
+            recv_depth: if on_srq { spec.attr.recv_depth } else { old.recv_depth },
+            recv_segments: if on_srq { spec.attr.recv_segments } else { old.recv_segments },
             ..spec.attr
         };
         *self.attr.lock().unwrap() = kept;
@@ -231,7 +222,7 @@ impl EpInner {
         let (posted, most) = (receives.ring.len(), receives.preposted.most());
         drop(receives);
         let refuse = |text: String| Err(Error::state(self.state().subtype(), text));
-        let fewer = |to: Option<Count>, than: usize| to.filter(|&to| (to.max(0) as usize) < than);
+        let fewer = |to: Option<u32>, than: usize| to.filter(|&to| (to as usize) < than);
         if posted > 0 && change.recv_completion_flags.is_some_and(|flags| flags != old.recv_completion_flags)
         {
             return refuse(format!("{posted} receives are posted: too late for other flags of theirs"));
@@ -239,10 +230,10 @@ impl EpInner {
         if self.srq.is_some() {
             return Ok(());
         }
-        if let Some(to) = fewer(change.max_recv_dtos, posted) {
+        if let Some(to) = fewer(change.recv_depth, posted) {
             return refuse(format!("{posted} receives are posted: a queue for {to} does not hold them"));
         }
-        if let Some(to) = fewer(change.max_recv_iov, most) {
+        if let Some(to) = fewer(change.recv_segments, most) {
             return refuse(format!("a receive of {most} segments is posted: it does not fit into {to}"));
         }
         Ok(())
@@ -266,16 +257,16 @@ impl EpInner {
             None => now.discards,
         };
         let new = &spec.attr;
-        let rdma = if self.is_ud() { 0 } else { new.max_rdma_read_iov.max(new.max_rdma_write_iov) };
-        let room = new.max_request_iov.max(rdma);
+        let rdma = if self.is_ud() { 0 } else { new.rdma_read_segments.max(new.rdma_write_segments) };
+        let room = new.request_segments.max(rdma);
         spec.pz.number != self.pz_number()
             || !same(&self.recv_evd, &spec.recv)
             || !same(&self.request_evd, &spec.request)
-            || new.max_request_dtos > old.max_request_dtos
-            || room > old.max_request_iov
+            || new.request_depth > old.request_depth
+            || room > old.request_segments
             || new.max_inline > old.max_inline
             || self.srq.is_none()
-                && (new.max_recv_dtos > old.max_recv_dtos || new.max_recv_iov > old.max_recv_iov)
+                && (new.recv_depth > old.recv_depth || new.recv_segments > old.recv_segments)
     }
 
     fn change_connect_evd(&self, to: Option<&Arc<EvdInner>>) -> Result<()> {
@@ -360,7 +351,7 @@ impl EpInner {
         }
         spec.pz.enter();
         self.pz.lock().unwrap().leave();
-        let control = std::mem::replace(control, Control::new(WATERMARK_INFINITE));
+        let control = std::mem::replace(control, Control::new(None));
         let made = spec.assemble(self.id, queues, control, state, self.cell.clone());
         let inner = made.unwrap_or_else(|(inner, error)| {
             tracing::error!(%error, ep = self.id.0, "a recreated EP is missing from a table");

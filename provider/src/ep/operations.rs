@@ -65,14 +65,13 @@ impl Ep {
     /// during the call and may change as soon as it returns. They need no LMR, and the device reads
     /// no memory for them, which makes small messages faster.
     ///
-    /// The queue decides how many bytes are possible: create the EP with
-    /// [`EpAttr::max_inline`](crate::EpAttr::max_inline), or query what it has.
+    /// The queue decides how many bytes are possible: build the EP with
+    /// [`EpBuilder::max_inline`](crate::EpBuilder::max_inline), or query what it has.
     ///
     /// ```no_run
     /// # use doorbell::*;
-    /// # fn greet(ia: &Ia, pz: &Pz, evds: EpEvds<'_>) -> Result<()> {
-    /// let attr = EpAttr { max_inline: 32, ..EpAttr::default() };
-    /// let mut ep = Ep::create(ia, pz, evds, Some(&attr))?;
+    /// # fn greet(ia: &Ia, pz: &Pz, events: &Evd) -> Result<()> {
+    /// let mut ep = Ep::builder(ia, pz).evd(events).max_inline(32).build()?;
     /// // ... connect ...
     /// ep.post_send_inline(b"hello", 1, CompletionFlags::empty())?;
     /// # Ok(())

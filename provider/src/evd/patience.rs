@@ -1,7 +1,7 @@
 //! How long a wait polls before it sleeps.
 //!
 //! To sleep and to be woken took 40 µs on a virtual machine of two cores. Many answers come sooner, so
-//! a wait polls for a short time first ([`IaSettings::poll_time`](crate::IaSettings::poll_time)).
+//! a wait polls for a short time first ([`IaBuilder::poll_time`](crate::IaBuilder::poll_time)).
 //! After a wait that polled in vain, the next waits sleep at once: none after the first time, one
 //! after the second in a row, then 2, 4, and so on up to [`MOST`]. A program that waits for rare
 //! events hardly ever polls.

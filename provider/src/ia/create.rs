@@ -3,41 +3,29 @@
 
 use crate::cno::CnoInner;
 use crate::device::Class;
-use crate::evd::EvdInner;
+use crate::evd::{EvdInner, check_depth};
 use crate::memory::small_headroom;
 use crate::pz::PzInner;
-use crate::types::{Count, EvdFlags};
+use crate::types::EvdFlags;
 use crate::{Cno, Error, Evd, Ia, IaCounter, Pz, Result, Subtype};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 impl Evd {
-    /// Creates an EVD for at least `min_qlen` events of these streams.
+    /// Creates an EVD for at least `depth` events of these streams. [`Evd::set_cno`] gives it a CNO.
     ///
     /// # Errors
-    /// INVALID_PARAMETER for a length below 1 or over the IA's limit or for no or unknown flags,
-    /// INVALID_HANDLE after the IA was closed or for a freed CNO, INSUFFICIENT_RESOURCES from the
-    /// device.
+    /// INVALID_PARAMETER for a depth of 0 or over the IA's limit or for no or unknown flags,
+    /// INVALID_HANDLE after the IA was closed, INSUFFICIENT_RESOURCES from the device.
     ///
     /// # References
     /// dat_evd_query(3DAT); udat.h, `dat_evd_create`.
-    pub fn create(ia: &Ia, min_qlen: Count, cno: Option<&Cno>, flags: EvdFlags) -> Result<Self> {
+    pub fn new(ia: &Ia, depth: usize, flags: EvdFlags) -> Result<Self> {
         ia.device.check()?;
-        if min_qlen < 1 || min_qlen > ia.device.attr.max_evd_qlen {
-            let most = ia.device.attr.max_evd_qlen;
-            return Err(Error::arg(2, format!("an EVD has 1 to {most} events, not {min_qlen}")));
-        }
+        check_depth(&ia.device, depth)?;
         if flags.is_empty() || EvdFlags::from_bits(flags.bits()).is_none() {
             return Err(Error::arg(4, format!("no or unknown stream flags: {:#x}", flags.bits())));
         }
-        if let Some(cno) = cno {
-            cno.inner.check(&ia.device)?;
-        }
-        let inner = EvdInner::new(&ia.device, min_qlen as usize, flags, false)?;
-        let evd = Self { inner };
-        if let Some(cno) = cno {
-            evd.set_cno(Some(cno))?;
-        }
-        Ok(evd)
+        Ok(Self { inner: EvdInner::new(&ia.device, depth, flags, false)? })
     }
 }
 
@@ -49,7 +37,7 @@ impl Cno {
     ///
     /// # References
     /// dat_cno_create(3DAT).
-    pub fn create(ia: &Ia) -> Result<Self> {
+    pub fn new(ia: &Ia) -> Result<Self> {
         Ok(Self { inner: CnoInner::new(&ia.device, None)? })
     }
 
@@ -58,11 +46,11 @@ impl Cno {
     /// unreadable.
     ///
     /// # Errors
-    /// As [`Cno::create`]; INSUFFICIENT_RESOURCES where the process has no more descriptors.
+    /// As [`Cno::new`]; INSUFFICIENT_RESOURCES where the process has no more descriptors.
     ///
     /// # References
     /// udat.h, `dat_cno_fd_create`.
-    pub fn create_with_fd(ia: &Ia) -> Result<Self> {
+    pub fn with_fd(ia: &Ia) -> Result<Self> {
         let fd = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .map_err(|e| Error::resources(Subtype::ResourceMemory, format!("eventfd: {e}")))?;
         Ok(Self { inner: CnoInner::new(&ia.device, Some(fd))? })
@@ -77,7 +65,7 @@ impl Pz {
     ///
     /// # References
     /// dat_pz_create(3DAT).
-    pub fn create(ia: &Ia) -> Result<Self> {
+    pub fn new(ia: &Ia) -> Result<Self> {
         ia.device.check()?;
         small_headroom()?;
         let inner = PzInner::new(&ia.device)?;

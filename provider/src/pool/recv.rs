@@ -63,7 +63,7 @@ mod sealed {
 /// ```no_run
 /// # use doorbell::*;
 /// # fn serve(ia: &Ia, pz: &Pz, evd: &Evd) -> std::result::Result<(), Box<dyn std::error::Error>> {
-/// let mut srq = Srq::create(ia, pz, SrqAttr::depth(256))?;
+/// let mut srq = Srq::builder(ia, pz).depth(256).build()?;
 /// let mut pool = RecvPool::new(ia, pz, 256, 4096)?;
 /// pool.refill(&mut srq)?;
 /// // ... EPs on this SRQ connect ...
@@ -122,7 +122,7 @@ impl RecvPool {
     ///
     /// # Errors
     /// INVALID_PARAMETER for no buffers, or a size of 0 or over 4 GiB; otherwise as
-    /// [`Lmr::create`](crate::Lmr::create).
+    /// [`LmrBuilder::allocate`](crate::LmrBuilder::allocate).
     pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
         let arena = Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_WRITE)?;
         Ok(Self { arena, buffers: Buffers::new(buffers)?, batch: (buffers as usize / 4).clamp(1, 64) })

@@ -250,6 +250,11 @@ impl ServicePoint {
         Ok(inner)
     }
 
+    /// The address and port at which it listens.
+    pub(super) fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.device.attr.ia_address, port_of(self.qual))
+    }
+
     fn listens_at(&self, qual: ConnQual, service: ServiceType) -> bool {
         self.qual == qual && self.services.contains(&space(service)) && self.live.load(Ordering::Acquire)
     }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Srq {
-    /// Posts one buffer of up to `max_recv_iov` segments; a buffer without segments receives a
+    /// Posts one buffer of up to `recv_segments` segments; a buffer without segments receives a
     /// zero-byte message. The completion carries the cookie. The call posts the whole buffer or
     /// nothing (R60), and never blocks.
     ///

@@ -2,12 +2,12 @@
 //! nothing to do awaits its EVD, and the thread sleeps while all do.
 
 use doorbell::{
-    AsyncCno, AsyncEvd, Cno, CompletionFlags, ConnQual, Ep, EpAttr,
-    EpEvds, EpId, Evd, EvdFlags, Event, Ia, Psp, Pz, Qos, RecvPool, SendPool, Srq, SrqAttr,
+    AsyncCno, AsyncEvd, Cno, CompletionFlags, ConnectOptions, Ep, EpId, Evd, EvdFlags, Event, Ia, Psp, Pz,
+    RecvPool, SendPool, Srq,
 };
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -41,11 +41,11 @@ struct End {
 impl End {
     fn open() -> Outcome<Self> {
         let ia = Ia::open("mlx5_0")?;
-        let pz = Pz::create(&ia)?;
-        let mut srq = Srq::create(&ia, &pz, SrqAttr::depth(64))?;
+        let pz = Pz::new(&ia)?;
+        let mut srq = Srq::builder(&ia, &pz).depth(64).build()?;
         let mut recv_pool = RecvPool::new(&ia, &pz, 64, 1024)?;
         recv_pool.refill(&mut srq)?;
-        let evd = |flags| AsyncEvd::new(&Evd::create(&ia, 256, None, flags)?);
+        let evd = |flags| AsyncEvd::new(&Evd::new(&ia, 256, flags)?);
         Ok(Self {
             messages: evd(EvdFlags::DTO)?,
             sends: evd(EvdFlags::DTO)?,
@@ -59,12 +59,13 @@ impl End {
     }
 
     fn endpoint(&self) -> Outcome<Ep> {
-        let evds = EpEvds {
-            recv: Some(self.messages.evd()),
-            request: Some(self.sends.evd()),
-            connect: Some(self.connections.evd()),
-        };
-        Ok(Ep::create_with_srq(&self.ia, &self.pz, evds, &self.srq, &EpAttr::default())?)
+        let ep = Ep::builder(&self.ia, &self.pz)
+            .srq(&self.srq)
+            .recv_evd(self.messages.evd())
+            .request_evd(self.sends.evd())
+            .connect_evd(self.connections.evd())
+            .build()?;
+        Ok(ep)
     }
 
     /// The next message, with the EP that received it.
@@ -91,10 +92,10 @@ impl End {
 }
 
 /// Sends messages and compares the answers.
-async fn client(address: IpAddr, port: ConnQual, number: usize) -> Outcome<()> {
+async fn client(server: SocketAddr, number: usize) -> Outcome<()> {
     let mut end = End::open()?;
     let mut ep = end.endpoint()?;
-    ep.connect(address, port, Some(Duration::from_secs(20)), &[], Qos::BestEffort)?;
+    ep.connect_with(server, ConnectOptions::new().timeout(Duration::from_secs(20)))?;
     match end.connections.next().await? {
         Event::Connected(_) => {}
         other => return Err(format!("{other:?}").into()),
@@ -121,15 +122,13 @@ async fn answer(end: &mut End, eps: &RefCell<HashMap<EpId, Ep>>) -> Outcome<()> 
 
 async fn serve() -> Outcome<()> {
     let mut end = End::open()?;
-    let requests = Evd::create(&end.ia, 16, None, EvdFlags::CR)?;
-    let (_psp, port) = Psp::create_any(&end.ia, &requests)?;
+    let requests = Evd::new(&end.ia, 16, EvdFlags::CR)?;
+    let psp = Psp::builder(&end.ia, &requests).build()?;
     let mut requests = AsyncEvd::new(&requests)?;
-    let address = end.ia.address();
+    let server = psp.address();
 
     let clients: Vec<_> = (0..CLIENTS)
-        .map(|n| {
-            tokio::task::spawn_local(async move { client(address, port, n).await.map_err(|e| e.to_string()) })
-        })
+        .map(|n| tokio::task::spawn_local(async move { client(server, n).await.map_err(|e| e.to_string()) }))
         .collect();
     let eps = RefCell::new(HashMap::new());
     for _ in 0..CLIENTS {
@@ -169,8 +168,9 @@ async fn serve() -> Outcome<()> {
     println!("waiting costs no processor time");
 
     // One CNO for many EVDs.
-    let cno = Cno::create_with_fd(&end.ia)?;
-    let evd = Evd::create(&end.ia, 8, Some(&cno), EvdFlags::SOFTWARE)?;
+    let cno = Cno::with_fd(&end.ia)?;
+    let evd = Evd::new(&end.ia, 8, EvdFlags::SOFTWARE)?;
+    evd.set_cno(Some(&cno))?;
     let triggered = AsyncCno::new(&cno)?;
     let other = evd.clone();
     let poster = std::thread::spawn(move || other.post_software_event(7));

@@ -118,14 +118,14 @@ impl Ram {
     /// The memory, registered with the device of this engine unless it is registered already.
     ///
     /// # Errors
-    /// As [`Lmr::create`].
+    /// As [`doorbell::LmrBuilder::allocate`].
     pub fn access(&self, engine: u64, ia: &Ia, pz: &Pz) -> doorbell::Result<Access<'_>> {
         let memory = match self.memory.get() {
             Some(memory) => memory,
             None => {
                 let privileges = MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE;
                 let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
-                let lmr = Lmr::create(ia, pz, bytes, privileges)?;
+                let lmr = Lmr::builder(ia, pz).privileges(privileges).allocate(bytes)?;
                 // If another engine was faster, its memory is taken.
                 self.memory.get_or_init(|| Memory { engine, lmr })
             }

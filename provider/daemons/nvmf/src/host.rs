@@ -4,8 +4,8 @@
 use crate::proto::fabrics::{self, ConnectData, ConnectParameters, RequestData};
 use crate::proto::{Cqe, SQE_LEN, Sqe};
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, Ep, EpAttr, EpEvds, Evd,
-    EvdFlags, Event, Ia, IaSettings, Lmr, MemPriv, Pz, Qos, RetryAttr, Rmr, RmrBind, VaType,
+    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, DtoCompletion, DtoOp, Ep, Evd,
+    EvdFlags, Event, Ia, Lmr, MemPriv, Pz, RetryAttr, Rmr, RmrBind, RmrScope, VaType,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -57,7 +57,7 @@ pub struct Dial<'a> {
     /// The bytes of the longest capsule.
     pub capsule: usize,
     /// RDMA Reads of the target at a time.
-    pub reads: i32,
+    pub reads: u32,
 }
 
 impl Dial<'_> {
@@ -92,9 +92,8 @@ impl Host {
     /// # Errors
     /// As [`Ia::open`].
     pub fn open(device: &str) -> doorbell::Result<Self> {
-        let settings = IaSettings { rnr_retry: 7, rnr_timer: 12, ..IaSettings::default() };
-        let ia = Ia::open_with(device, 8, settings)?;
-        let pz = Arc::new(Pz::create(&ia)?);
+        let ia = Ia::builder(device).rnr_retry(7).rnr_timer(12).open()?;
+        let pz = Arc::new(Pz::new(&ia)?);
         Ok(Self { ia, pz })
     }
 
@@ -104,22 +103,22 @@ impl Host {
     /// The target has rejected it, or the device cannot.
     pub fn dial(&self, to: SocketAddr, how: Dial<'_>) -> Result<Connection, Error> {
         let streams = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::RMR_BIND;
-        let events = Evd::create(&self.ia, 4 * i32::from(how.entries) + 64, None, streams)?;
-        let attr = EpAttr {
-            max_recv_dtos: i32::from(how.receives.max(1)),
-            max_request_dtos: i32::from(how.entries.max(1)),
-            max_rdma_read_in: how.reads.min(self.ia.attributes().max_rdma_read_per_ep_in),
-            max_rdma_read_out: 0,
-            retry: RetryAttr { rnr_retry: Some(7), ..RetryAttr::default() },
-            ..EpAttr::default()
-        };
-        let evds = EpEvds { recv: Some(&events), request: Some(&events), connect: Some(&events) };
-        let ep = Ep::create(&self.ia, &self.pz, evds, Some(&attr))?;
+        let events = Evd::new(&self.ia, 4 * usize::from(how.entries) + 64, streams)?;
+        let ep = Ep::builder(&self.ia, &self.pz)
+            .evd(&events)
+            .recv_depth(u32::from(how.receives.max(1)))
+            .request_depth(u32::from(how.entries.max(1)))
+            .rdma_reads_in(how.reads.min(self.ia.attributes().max_rdma_read_per_ep_in))
+            .rdma_reads_out(0)
+            .retry(RetryAttr { rnr_retry: Some(7), ..RetryAttr::default() })
+            .build()?;
         let privileges =
             MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE | MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE;
         let responses = usize::from(how.receives) * RESPONSE;
         let capsules = usize::from(how.entries) * how.capsule;
-        let memory = Lmr::create(&self.ia, &self.pz, responses + capsules + how.data, privileges)?;
+        let memory = Lmr::builder(&self.ia, &self.pz)
+            .privileges(privileges)
+            .allocate(responses + capsules + how.data)?;
         let mut connection = Connection {
             ep,
             events,
@@ -135,13 +134,9 @@ impl Host {
         for n in 0..usize::from(how.receives) {
             connection.post_receive(n);
         }
-        connection.ep.connect(
-            to.ip(),
-            to.port().into(),
-            Some(PATIENCE),
-            how.private_data,
-            Qos::BestEffort,
-        )?;
+        connection
+            .ep
+            .connect_with(to, ConnectOptions::new().timeout(PATIENCE).private_data(how.private_data))?;
         loop {
             return match connection.events.wait_for(PATIENCE)? {
                 None => Err(Error::Silence),
@@ -239,7 +234,7 @@ impl Connection {
     /// # Errors
     /// The device has no memory windows, or the bind fails.
     pub fn bind(&mut self, offset: usize, length: u32) -> Result<(Rmr, u32), Error> {
-        let mut window = Rmr::create_for_ep(&self.pz)?;
+        let mut window = Rmr::new(&self.pz, RmrScope::Ep)?;
         let bind = RmrBind {
             lmr: &self.memory,
             privileges: MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE,

@@ -7,7 +7,7 @@
 //! that a device or the kernel could invalidate.
 #![expect(unsafe_code, reason = "io_uring and registered memory take addresses")]
 
-use doorbell::{Error, Ia, Lmr, LmrTriplet, MemPriv, Pz, VaType};
+use doorbell::{Error, Ia, Lmr, LmrTriplet, MemPriv, Pz};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::alloc::{Layout, alloc_zeroed};
@@ -46,7 +46,7 @@ impl Region {
         // made: this module uses its address only, and `Lmr` copies. No earlier LMR has covered
         // these addresses with a post that has not completed: an earlier owner of the addresses
         // would have freed them, and regions are never freed.
-        let lmr = unsafe { Lmr::create_over(ia, pz, start, layout.size(), privileges, VaType::Virtual)? };
+        let lmr = unsafe { Lmr::builder(ia, pz).privileges(privileges).over(start, layout.size())? };
         Ok(Arc::new(Self { lmr, start, len: layout.size() }))
     }
 

@@ -4,8 +4,8 @@
 use crate::login::{Login, Refusal, Refused, Welcome};
 use crate::ouch::{LONGEST_IN, LONGEST_OUT};
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEvent, ConnectionEventKind, DtoCompletion, Ep, EpAttr, EpEvds,
-    Evd, EvdFlags, Event, Ia, IaSettings, PostError, Pz, Qos, RecvPool, RetryAttr, Srq, SrqAttr,
+    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEvent, ConnectionEventKind, DtoCompletion, Ep,
+    Evd, EvdFlags, Event, Ia, PostError, Pz, RecvPool, RetryAttr, Srq,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 /// How long a connection may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Requests in the send queue of a connection.
-const SENDS: u64 = 64;
+const SENDS: u32 = 64;
 /// One of so many Sends is signalled.
 const SIGNAL: u64 = 16;
 /// Events taken at a time.
@@ -46,7 +46,7 @@ struct Link {
 impl Link {
     #[inline]
     fn has_room(&self) -> bool {
-        self.is_connected && self.posted - self.completed < SENDS
+        self.is_connected && self.posted - self.completed < u64::from(SENDS)
     }
 }
 
@@ -71,13 +71,12 @@ impl Client {
     /// # Errors
     /// Those of the device.
     pub fn open(device: &str, sessions: usize, receives: u32) -> doorbell::Result<Self> {
-        let settings = IaSettings { rnr_retry: 7, rnr_timer: 1, ..IaSettings::default() };
-        let ia = Ia::open_with(device, 8, settings)?;
-        let pz = Pz::create(&ia)?;
+        let ia = Ia::builder(device).rnr_retry(7).rnr_timer(1).open()?;
+        let pz = Pz::new(&ia)?;
         let streams = EvdFlags::DTO | EvdFlags::CONNECTION;
-        let events = Evd::create(&ia, 4096.min(ia.attributes().max_evd_qlen), None, streams)?;
-        let receives = receives.min(u32::try_from(ia.attributes().max_recv_per_srq).unwrap_or(u32::MAX));
-        let mut srq = Srq::create(&ia, &pz, SrqAttr::depth(i32::try_from(receives).unwrap_or(i32::MAX)))?;
+        let events = Evd::new(&ia, 4096.min(ia.attributes().max_evd_qlen), streams)?;
+        let receives = receives.min(ia.attributes().max_recv_per_srq);
+        let mut srq = Srq::builder(&ia, &pz).depth(receives).build()?;
         let mut pool = RecvPool::new(&ia, &pz, receives, LONGEST_OUT)?;
         pool.refill(&mut srq)?;
         let links = (0..sessions).map(|_| None).collect();
@@ -99,21 +98,19 @@ impl Client {
     /// # Errors
     /// Those of the device.
     pub fn connect(&mut self, session: usize, to: SocketAddr, login: &Login) -> doorbell::Result<()> {
-        let attr = EpAttr {
-            max_request_dtos: SENDS as i32,
-            max_request_iov: 1,
-            max_rdma_read_in: 0,
-            max_rdma_read_out: 0,
-            max_inline: LONGEST_IN as i32,
-            retry: RetryAttr { rnr_retry: Some(7), ..RetryAttr::default() },
-            ..EpAttr::default()
-        };
-        let evds =
-            EpEvds { recv: Some(&self.events), request: Some(&self.events), connect: Some(&self.events) };
-        let ep = Ep::create_with_srq(&self.ia, &self.pz, evds, &self.srq, &attr)?;
+        let ep = Ep::builder(&self.ia, &self.pz)
+            .srq(&self.srq)
+            .evd(&self.events)
+            .request_depth(SENDS)
+            .request_segments(1)
+            .rdma_reads_in(0)
+            .rdma_reads_out(0)
+            .max_inline(LONGEST_IN as u32)
+            .retry(RetryAttr { rnr_retry: Some(7), ..RetryAttr::default() })
+            .build()?;
         self.generations[session] += 1;
         ep.set_context(u64::from(self.generations[session]) << 32 | session as u64);
-        ep.connect(to.ip(), to.port().into(), Some(PATIENCE), login.as_bytes(), Qos::BestEffort)?;
+        ep.connect_with(to, ConnectOptions::new().timeout(PATIENCE).private_data(login.as_bytes()))?;
         self.links[session] = Some(Link { ep, is_connected: false, posted: 0, completed: 0 });
         Ok(())
     }

@@ -18,8 +18,8 @@ use crate::login::{Login, Refusal, Refused, Welcome};
 use crate::market::{Market, Verdict};
 use crate::ouch::{Inbound, LONGEST_IN, LONGEST_OUT, outbound};
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEvent, ConnectionEventKind, Cr, DtoCompletion, Ep, EpAttr, EpEvds,
-    EpState, Evd, EvdFlags, Event, Ia, IaSettings, PostError, Psp, Pz, RecvPool, RetryAttr, Srq, SrqAttr,
+    CloseFlags, CompletionFlags, ConnectionEvent, ConnectionEventKind, Cr, DtoCompletion, Ep, EpState, Evd,
+    EvdFlags, Event, Ia, PostError, Psp, Pz, RecvPool, RetryAttr, Srq,
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -217,7 +217,7 @@ const SIGNAL: u64 = 16;
 /// A client may send this many heartbeats a second.
 const HEARTBEATS: u32 = 100;
 /// Events that are not completions.
-const QUEUE_LENGTH: i32 = 4096;
+const QUEUE_LENGTH: usize = 4096;
 /// The cookie of a Send that is not signalled.
 const QUIET: u64 = 0;
 
@@ -233,22 +233,17 @@ impl Gateway {
         options: Options,
     ) -> doorbell::Result<Self> {
         // Clients retry for ever when they find no receive posted, and so does this end.
-        let settings = IaSettings { rnr_retry: 7, rnr_timer: 1, ..IaSettings::default() };
-        let ia = Ia::open_with(&options.device, 64, settings)?;
-        let pz = Pz::create(&ia)?;
+        let ia = Ia::builder(&options.device).rnr_retry(7).rnr_timer(1).open()?;
+        let pz = Pz::new(&ia)?;
         let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
-        let events = Evd::create(&ia, QUEUE_LENGTH.min(ia.attributes().max_evd_qlen), None, streams)?;
-        let receives =
-            options.receives.min(u32::try_from(ia.attributes().max_recv_per_srq).unwrap_or(u32::MAX));
-        let mut srq = Srq::create(&ia, &pz, SrqAttr::depth(i32::try_from(receives).unwrap_or(i32::MAX)))?;
+        let events = Evd::new(&ia, QUEUE_LENGTH.min(ia.attributes().max_evd_qlen), streams)?;
+        let receives = options.receives.min(ia.attributes().max_recv_per_srq);
+        let mut srq = Srq::builder(&ia, &pz).depth(receives).build()?;
         // Two bytes more than the longest message: whatever is longer is no message either.
         let mut pool = RecvPool::new(&ia, &pz, receives, LONGEST_IN + 2)?;
         pool.refill(&mut srq)?;
-        let (service, port) = match options.port {
-            0 => Psp::create_any(&ia, &events)?,
-            port => (Psp::create(&ia, port.into(), &events)?, port.into()),
-        };
-        let address = SocketAddr::new(ia.address(), doorbell::port_of(port));
+        let service = Psp::builder(&ia, &events).port(options.port).build()?;
+        let address = service.address();
         let places = market.sessions.most();
         let mut gateway = Self {
             market,
@@ -599,26 +594,20 @@ impl Gateway {
 
     /// An EP for a client, and its buffers if it has a receive queue of its own.
     fn make(&self) -> Result<(Ep, Option<RecvPool>), (Refusal, u64)> {
-        let count = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
         let own = self.options.own_receives;
-        let attr = EpAttr {
-            max_recv_dtos: count(own),
-            max_recv_iov: 1,
-            max_request_dtos: count(self.options.sends),
-            max_request_iov: 1,
-            max_rdma_read_in: 0,
-            max_rdma_read_out: 0,
-            max_inline: LONGEST_OUT as i32,
-            retry: RetryAttr { rnr_retry: Some(7), ..RetryAttr::default() },
-            ..EpAttr::default()
-        };
-        let evds =
-            EpEvds { recv: Some(&self.events), request: Some(&self.events), connect: Some(&self.events) };
+        let builder = Ep::builder(&self.ia, &self.pz)
+            .evd(&self.events)
+            .request_depth(self.options.sends)
+            .request_segments(1)
+            .rdma_reads_in(0)
+            .rdma_reads_out(0)
+            .max_inline(LONGEST_OUT as u32)
+            .retry(RetryAttr { rnr_retry: Some(7), ..RetryAttr::default() });
         let made = || -> doorbell::Result<_> {
             if own == 0 {
-                return Ok((Ep::create_with_srq(&self.ia, &self.pz, evds, &self.srq, &attr)?, None));
+                return Ok((builder.srq(&self.srq).build()?, None));
             }
-            let mut ep = Ep::create(&self.ia, &self.pz, evds, Some(&attr))?;
+            let mut ep = builder.recv_depth(own).recv_segments(1).build()?;
             let mut pool = RecvPool::new(&self.ia, &self.pz, own, LONGEST_IN + 2)?;
             pool.refill(&mut ep)?;
             Ok((ep, Some(pool)))

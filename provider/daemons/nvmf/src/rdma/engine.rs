@@ -8,7 +8,7 @@ use crate::controller::Waker;
 use crate::proto::SQE_LEN;
 use crate::target::Target;
 use crate::uring::Ring;
-use doorbell::{Evd, EvdFlags, Ia, IaSettings, Lmr, MemPriv, Psp, Pz};
+use doorbell::{Evd, EvdFlags, Ia, Lmr, Psp, Pz};
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
@@ -131,7 +131,7 @@ impl Handle {
 }
 
 /// The events of an EVD that are not completions: requests, connection events, wake-ups.
-const QUEUE_LENGTH: i32 = 4096;
+const QUEUE_LENGTH: usize = 4096;
 
 /// One device with its thread.
 pub struct Engine {
@@ -180,11 +180,10 @@ impl Engine {
     pub fn open(target: Arc<Target>, options: Options) -> doorbell::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         // Hosts retry for ever when they find no receive posted, and so does this end.
-        let settings = IaSettings { rnr_retry: 7, rnr_timer: 12, ..IaSettings::default() };
-        let ia = Ia::open_with(&options.device, 64, settings)?;
-        let pz = Pz::create(&ia)?;
+        let ia = Ia::builder(&options.device).rnr_retry(7).rnr_timer(12).open()?;
+        let pz = Pz::new(&ia)?;
         let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO | EvdFlags::SOFTWARE;
-        let events = Evd::create(&ia, QUEUE_LENGTH.min(ia.attributes().max_evd_qlen), None, streams)?;
+        let events = Evd::new(&ia, QUEUE_LENGTH.min(ia.attributes().max_evd_qlen), streams)?;
         let shared = Arc::<Shared>::default();
         let waker: Waker = {
             let (shared, events) = (shared.clone(), events.clone());
@@ -201,12 +200,9 @@ impl Engine {
         let receives = Receives::new(&ia, &pz, most, capsule)?;
         let memory = Memory::new(&ia, &pz, options.buffers, &target.limits)?;
         let slots = 2 * (options.credits + options.admin_credits);
-        let responses = Lmr::create(&ia, &pz, slots * RESPONSE, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE)?;
-        let (service, port) = match options.port {
-            0 => Psp::create_any(&ia, &events)?,
-            port => (Psp::create(&ia, port.into(), &events)?, port.into()),
-        };
-        let address = SocketAddr::new(ia.address(), doorbell::port_of(port));
+        let responses = Lmr::builder(&ia, &pz).allocate(slots * RESPONSE)?;
+        let service = Psp::builder(&ia, &events).port(options.port).build()?;
+        let address = service.address();
         target.add_port(address);
         let mut engine = Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),

@@ -3,7 +3,7 @@
 //! a while; when few are posted, the pool grows, up to one buffer for each command that may be
 //! under way. Then every host that keeps to its credit finds one.
 
-use doorbell::{DtoCompletion, Ia, Pz, RecvBuf, RecvPool, Srq, SrqAttr};
+use doorbell::{DtoCompletion, Ia, Pz, RecvBuf, RecvPool, Srq};
 
 /// The smallest pool.
 const FIRST: usize = 256;
@@ -26,8 +26,8 @@ pub(super) struct Receives {
 impl Receives {
     /// At most `most` buffers of this size.
     pub(super) fn new(ia: &Ia, pz: &Pz, most: usize, size: usize) -> doorbell::Result<Self> {
-        let depth = i32::try_from(most).unwrap_or(i32::MAX);
-        let srq = Srq::create(ia, pz, SrqAttr::depth(depth))?;
+        let depth = u32::try_from(most).unwrap_or(u32::MAX);
+        let srq = Srq::builder(ia, pz).depth(depth).build()?;
         let mut receives = Self { srq, pools: Vec::new(), total: 0, most, size, taken: 0 };
         receives.grow(ia, pz, FIRST)?;
         Ok(receives)

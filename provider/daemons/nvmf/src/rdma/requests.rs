@@ -6,9 +6,7 @@ use super::slot::Stage;
 use crate::limits::ADMIN_DEPTH;
 use crate::proto::fabrics::{AcceptData, Reject, RequestData};
 use crate::queue::Queue;
-use doorbell::{
-    CloseFlags, ConnectionEvent, ConnectionEventKind, Cr, Ep, EpAttr, EpEvds, EpState, RetryAttr,
-};
+use doorbell::{CloseFlags, ConnectionEvent, ConnectionEventKind, Cr, Ep, EpState, RetryAttr};
 use std::collections::VecDeque;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -81,22 +79,20 @@ impl Engine {
     /// Makes a connection that is not accepted yet.
     fn make(&mut self, peer: &str, qid: u16, credits: u16) -> Result<usize, Reject> {
         let limits = self.ia.attributes();
-        let reads = i32::from(self.options.reads).min(limits.max_rdma_read_per_ep_out);
-        let attr = EpAttr {
-            max_request_dtos: i32::from(credits) * 2 + reads,
-            max_request_iov: 1,
-            max_rdma_read_in: 0,
-            max_rdma_read_out: reads,
-            retry: RetryAttr { rnr_retry: Some(7), ..RetryAttr::default() },
-            ..EpAttr::default()
-        };
-        let evds =
-            EpEvds { recv: Some(&self.events), request: Some(&self.events), connect: Some(&self.events) };
-        let ep =
-            Ep::create_with_srq(&self.ia, &self.pz, evds, self.receives.srq(), &attr).map_err(|error| {
-                tracing::warn!(peer, %error, "no endpoint for a host");
-                Reject::Resources
-            })?;
+        let reads = u32::from(self.options.reads).min(limits.max_rdma_read_per_ep_out);
+        let ep = Ep::builder(&self.ia, &self.pz)
+            .srq(self.receives.srq())
+            .evd(&self.events)
+            .request_depth(u32::from(credits) * 2 + reads)
+            .request_segments(1)
+            .rdma_reads_in(0)
+            .rdma_reads_out(reads)
+            .retry(RetryAttr { rnr_retry: Some(7), ..RetryAttr::default() })
+            .build();
+        let ep = ep.map_err(|error| {
+            tracing::warn!(peer, %error, "no endpoint for a host");
+            Reject::Resources
+        })?;
         let index = self.connections.iter().position(Option::is_none).unwrap_or_else(|| {
             self.connections.push(None);
             self.generations.push(0);
