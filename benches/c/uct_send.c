@@ -15,7 +15,7 @@
  * to warm up. Two endpoints of one interface are connected to each other. The software device, in
  * its mode `manual`, works between the groups only. With MILLISECONDS 0 and BENCH_TRAPS in the
  * environment, the program executes a breakpoint trap before and after each measured part, for
- * steps.c.
+ * steps.c. With BENCH_SET in the environment, lines are cold (cold.h); GROUP is then 1.
  */
 #include "../../hw-tests/c/emu.h"
 #include <stdint.h>
@@ -26,6 +26,7 @@
 #include <unistd.h>
 #include <ucs/async/async_fwd.h>
 #include <uct/api/uct.h>
+#include "cold.h"
 
 enum { HANDLER = 1, PAYLOAD = 23, ADDRESS_BYTES = 256 };
 
@@ -158,13 +159,18 @@ static void deliver(void)
 		emu("step");
 }
 
+static void step(void)
+{
+	emu("step");
+}
+
 /* Handles all messages, and releases all sends. */
 static void finish(void)
 {
 	long rounds = 0;
 
 	while (handled < sent || uct_iface_flush(iface, 0, NULL) != UCS_OK) {
-		emu("step");
+		elsewhere(step);
 		uct_iface_progress(iface);
 		if (++rounds > 10 * 1000 * 1000) {
 			fprintf(stderr, "%ld of %ld messages\n", handled, sent);
@@ -219,19 +225,21 @@ int main(int argc, char **argv)
 	traps = getenv("BENCH_TRAPS") != NULL;
 	open_device(argv[1]);
 	join();
+	apart();
 	if (answers)
 		send_all();
 	start = now();
 	while (samples < least || now() - start < limit) {
 		if (answers)
-			deliver();
+			elsewhere(deliver);
 		else
 			finish();
-		before = now();
+		chill();
+		before = cold_ticks();
 		trap();
 		measured(answers ? handle_all : send_all);
 		trap();
-		took = now() - before;
+		took = cold_since(before);
 		if (warm) {
 			printf("%lld\n", took);
 			samples++;

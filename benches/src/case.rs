@@ -17,6 +17,14 @@ pub trait Case {
     /// One sample. Timed, and counted.
     fn run(&mut self);
 
+    /// Calls in a sample, if [`run_call`](Self::run_call) can make them one by one; otherwise 0.
+    fn calls(&self) -> u32 {
+        0
+    }
+
+    /// The `n`-th call of a sample. Timed alone, when lines are cold.
+    fn run_call(&mut self, _n: u32) {}
+
     /// The data path that the subject chose, if it had a choice.
     fn data_path(&self) -> Option<&'static str> {
         None
@@ -27,6 +35,12 @@ pub trait Case {
 #[inline(never)]
 pub fn measured(case: &mut dyn Case) {
     case.run();
+}
+
+/// The only way to run a call of a case alone.
+#[inline(never)]
+pub fn measured_call(case: &mut dyn Case, n: u32) {
+    case.run_call(n);
 }
 
 /// Runs a case for an instruction counter, which writes its count out when this function ends.

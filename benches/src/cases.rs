@@ -65,10 +65,6 @@ impl<P: Path> Bench<P> {
         }
     }
 
-    fn calls(&self) -> u32 {
-        calls(&self.spec)
-    }
-
     /// All posted receives complete, oldest first.
     fn drain(&mut self) {
         while self.outstanding > 0 {
@@ -127,6 +123,34 @@ impl<P: Path> Case for Bench<P> {
             }
             // Nothing for empty polls. Cases of sends have a bench of their own.
             _ => {}
+        }
+    }
+
+    fn calls(&self) -> u32 {
+        calls(&self.spec)
+    }
+
+    fn run_call(&mut self, n: u32) {
+        use CaseName::*;
+        let batch = self.spec.batch;
+        match self.spec.case {
+            Post | PostEncoded | PostAddress | Repost | RandomCompletion => {
+                self.path.post(n);
+                self.outstanding += batch as usize;
+            }
+            PostFree | RandomCompletionFree if batch == 1 => {
+                self.path.poll_and_free_one();
+                self.path.post(n);
+            }
+            PostFree | RandomCompletionFree => {
+                self.path.poll_and_free(batch);
+                self.path.post(n);
+            }
+            Poll if batch == 1 => self.path.poll_one(),
+            Poll => self.path.poll(batch),
+            PollFree if batch == 1 => self.path.poll_and_free_one(),
+            PollFree => self.path.poll_and_free(batch),
+            _ => self.path.poll_empty(),
         }
     }
 

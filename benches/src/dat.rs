@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
+    cold,
     count::{self, Steps},
     device,
     plan::{CaseName, Spec, Subject},
@@ -195,6 +196,38 @@ impl DatPost {
         let mut command = self.command(subject, spec, Self::group(spec), effort.time.as_millis(), samples);
         self::samples(&mut command, Self::group(spec))
             .with_context(|| format!("{} of {}", spec.case.name(), subject.name()))
+    }
+
+    /// Times the operations of a case one by one, each after a walk over `set` bytes, with the device
+    /// on another core.
+    ///
+    /// # Errors
+    ///
+    /// As [`DatPost::time`].
+    pub fn time_cold(&self, subject: Subject, spec: &Spec, set: usize, effort: Effort) -> Result<Timing> {
+        let mut command = self.cold(subject, spec, set, effort.time.as_millis(), effort.samples);
+        cold::samples(&mut command).with_context(|| format!("{} of {}", spec.case.name(), subject.name()))
+    }
+
+    /// Counts the cache lines that a case fetches in `operations` operations, each with an empty
+    /// cache: read and written.
+    ///
+    /// # Errors
+    ///
+    /// As [`count::lines`].
+    pub fn lines(&self, subject: Subject, spec: &Spec, set: usize, operations: usize) -> Result<[f64; 2]> {
+        let command = self.cold(subject, spec, set, 0, operations);
+        count::lines(&command, "measured", None)?.first().copied().context("no count")
+    }
+
+    fn cold(&self, subject: Subject, spec: &Spec, set: usize, millis: u128, samples: usize) -> Command {
+        let mut command = self.command(subject, spec, 1, millis, samples);
+        command.env("BENCH_SET", set.to_string());
+        if device::named().is_none() {
+            // The device's thread writes, not a hook of this program's.
+            command.env("MLX5_EMU_MODE", "thread");
+        }
+        command
     }
 
     /// Counts what a case of a subject executes in `groups` groups of operations. Also returns the

@@ -7,6 +7,7 @@ pub mod aims;
 pub mod case;
 pub mod cases;
 pub mod chart;
+pub mod cold;
 pub mod count;
 pub mod dat;
 pub mod device;

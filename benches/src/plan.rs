@@ -53,6 +53,8 @@ pub enum CaseName {
     EpRecv,
     /// As `Message`, with messages that arrive in their buffers.
     MessageInBuffer,
+    /// As `MessageInBuffer`, with messages of 512 bytes, of which each line is read.
+    MessageLarge,
     /// `dat_srq_post_recv` through libdat2.
     DatPost,
     /// As `DatPost`, with 10,000 more endpoints on the SRQ.
@@ -131,6 +133,7 @@ impl CaseName {
             Self::ReapSend => "reap-send",
             Self::Message => "message",
             Self::MessageInBuffer => "message-in-buffer",
+            Self::MessageLarge => "message-512",
             Self::EpSend => "ep-send",
             Self::EpPair => "ep-write-send",
             Self::EpChain => "ep-chain",
@@ -172,7 +175,7 @@ impl CaseName {
 
     /// Whether the case is a whole message, not through libdat2.
     pub fn is_message(self) -> bool {
-        matches!(self, Self::Message | Self::MessageInBuffer)
+        matches!(self, Self::Message | Self::MessageInBuffer | Self::MessageLarge)
     }
 
     /// Whether the case is about calls that only the crate doorbell has.

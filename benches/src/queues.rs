@@ -16,7 +16,7 @@ use std::{
     ptr::null_mut,
 };
 
-use crate::{device, plan::CaseName};
+use crate::{cold::elsewhere, device, plan::CaseName};
 
 use doorbell_sys::*;
 use mlx5_direct::dv::abi;
@@ -97,7 +97,7 @@ impl Queues {
     /// Queues for a case of sends, with `receives` buffers posted through verbs, and a QP that
     /// sends to them.
     pub fn for_sends(receives: u32, case: CaseName) -> (Self, Ends) {
-        let in_buffer = case == CaseName::MessageInBuffer;
+        let in_buffer = matches!(case, CaseName::MessageInBuffer | CaseName::MessageLarge);
         if in_buffer {
             // SAFETY: a case is made before its process has other threads than the device's, which
             // read no variable.
@@ -116,6 +116,10 @@ impl Queues {
 
     /// Lets the device work until `n` more messages arrived, and posts their buffers again.
     pub fn settle(&mut self, n: u32) {
+        elsewhere(|| self.settle_here(n));
+    }
+
+    fn settle_here(&mut self, n: u32) {
         for _ in 0..n {
             // SAFETY: a live CQ and room for one completion.
             unsafe {
@@ -134,7 +138,7 @@ impl Queues {
     /// Lets the software device carry `n` messages and their acknowledgements. A real device works
     /// by itself.
     pub fn carry(&mut self, n: u32) {
-        (0..4 * n).for_each(|_| device::step());
+        elsewhere(|| (0..4 * n).for_each(|_| device::step()));
     }
 
     fn post_receives(&mut self, n: u32) {
@@ -143,7 +147,7 @@ impl Queues {
             unsafe {
                 let mut sge = self.sge(k);
                 let mut wr: ibv_recv_wr = zeroed();
-                (wr.sg_list, wr.num_sge) = (&mut sge, 1);
+                (wr.wr_id, wr.sg_list, wr.num_sge) = (u64::from(k), &mut sge, 1);
                 ok(ibv_post_srq_recv(self.srq, &mut wr, &mut null_mut()), "ibv_post_srq_recv");
             }
         }
@@ -322,14 +326,20 @@ impl Queues {
 
     /// The device takes `n` slots.
     pub fn take(&mut self, n: usize, into: &mut Vec<u16>) {
-        for _ in 0..n {
-            into.push(self.position);
-            self.position = self.next_of(self.position);
-        }
+        elsewhere(|| {
+            for _ in 0..n {
+                into.push(self.position);
+                self.position = self.next_of(self.position);
+            }
+        });
     }
 
     /// The device finishes receives in these slots.
     pub fn deliver(&mut self, slots: &[u16]) {
+        elsewhere(|| self.deliver_here(slots));
+    }
+
+    fn deliver_here(&mut self, slots: &[u16]) {
         if let Some(sender) = self.sender {
             for slots in slots.chunks(SENDS as usize) {
                 // SAFETY: the sender belongs to these queues; neither is ever destroyed.

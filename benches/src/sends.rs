@@ -29,6 +29,28 @@ pub trait Sends {
     /// For each of `GROUP` messages that have arrived: polls the receive, posts its buffer again,
     /// sends one, and polls the completion of an earlier send.
     fn messages(&mut self, queues: &Queues, ends: &Ends);
+
+    /// One call of [`post`](Self::post), the `n`-th.
+    fn post_call(&mut self, ends: &Ends, n: u32);
+    /// One message of [`reap`](Self::reap).
+    fn reap_call(&mut self, ends: &Ends) -> u64;
+    /// One message of [`messages`](Self::messages), the `n`-th.
+    fn message_call(&mut self, queues: &Queues, ends: &Ends, n: u32);
+}
+
+/// The buffer that messages of [`CaseName::MessageLarge`] come from; no receive has it.
+const SOURCE: u32 = 200;
+/// Their bytes.
+const LARGE: u32 = 512;
+
+/// Reads each line of a large message, as a program does.
+#[inline(always)]
+fn read_payload(queues: &Queues, buffer: u32) {
+    let address = queues.address(buffer) as *const u8;
+    for line in 0..LARGE as usize / 64 {
+        // SAFETY: inside the buffer of 4096 bytes, which is leaked.
+        black_box(unsafe { address.add(line * 64).read_volatile() });
+    }
 }
 
 struct Bench<S> {
@@ -36,6 +58,8 @@ struct Bench<S> {
     ends: Ends,
     sends: S,
     case: CaseName,
+    /// Calls of a sample.
+    calls: u32,
     /// The last sample's messages are not completed yet.
     posted: bool,
 }
@@ -55,6 +79,9 @@ pub fn path(subject: Subject, spec: &Spec) -> Box<dyn Case> {
         let (sq, cq) = unsafe { (Sq::from_verbs(ends.from), Cq::from_verbs(ends.cq)) };
         let (sq, cq) = (sq.expect("a send queue"), cq.expect("a CQ"));
         let way = match (spec.case, spec.batch) {
+            (CaseName::MessageLarge, _) => {
+                Way::Gather(DataSeg::new(queues.address(SOURCE), LARGE, queues.lkey()))
+            }
             (CaseName::SendGather, _) => Way::Gather(DataSeg::new(sge.addr, sge.length, sge.lkey)),
             (CaseName::SendPrepared, _) => {
                 let prepared = sq.prepare(Wr::send(Inline(&[0; TEXT])).signalled()).expect("a short request");
@@ -67,11 +94,15 @@ pub fn path(subject: Subject, spec: &Spec) -> Box<dyn Case> {
         };
         let receives = message.then(|| Receives::new(&queues));
         let sends = Direct { sq, cq, texts, way, receives };
-        return Box::new(Bench { queues, ends, sends, case, posted: false });
+        return Box::new(Bench { queues, ends, sends, case, calls: GROUP / spec.batch, posted: false });
     }
-    let gather = (spec.case == CaseName::SendGather).then_some(sge);
+    let gather = match spec.case {
+        CaseName::SendGather => Some(sge),
+        CaseName::MessageLarge => Some(ibv_sge { length: LARGE, ..queues.sge(SOURCE) }),
+        _ => None,
+    };
     let sends = Libmlx5::new(texts, gather, spec);
-    Box::new(Bench { queues, ends, sends, case, posted: false })
+    Box::new(Bench { queues, ends, sends, case, calls: GROUP / spec.batch, posted: false })
 }
 
 /// The case with a data path that does nothing.
@@ -90,6 +121,14 @@ impl Case for Empty {
     }
 
     fn prepare(&mut self) {}
+
+    fn calls(&self) -> u32 {
+        self.calls
+    }
+
+    fn run_call(&mut self, n: u32) {
+        black_box(&self.texts[n as usize]);
+    }
 
     fn run(&mut self) {
         for text in &self.texts[..self.calls as usize] {
@@ -122,6 +161,21 @@ impl<S: Sends> Case for Bench<S> {
             _ => {}
         }
         self.posted = true;
+    }
+
+    fn calls(&self) -> u32 {
+        self.calls
+    }
+
+    fn run_call(&mut self, n: u32) {
+        match self.case {
+            case if case.is_message() => self.sends.message_call(&self.queues, &self.ends, n),
+            CaseName::ReapSend => {
+                black_box(self.sends.reap_call(&self.ends));
+            }
+            _ if self.calls == 1 => self.sends.post(&self.ends),
+            _ => self.sends.post_call(&self.ends, n),
+        }
     }
 
     fn run(&mut self) {
@@ -258,30 +312,91 @@ impl Sends for Direct {
 
     #[inline(always)]
     fn messages(&mut self, queues: &Queues, _: &Ends) {
-        let Some(Receives { srq, cq }) = &mut self.receives else { unreachable!("no receives") };
-        let lkey = queues.lkey();
+        let Some(receives) = &mut self.receives else { unreachable!("no receives") };
         for text in &self.texts {
-            let slot = loop {
-                if let Some(receive) = cq.poll_if_receive() {
-                    break receive.slot;
-                }
-                if let Some((entry, received)) = cq.short_entry() {
-                    black_box(&received);
-                    let slot = WqeIndex(entry.wqe_counter());
-                    entry.take();
-                    break slot;
-                }
-                if let Some(slot) = take_receive(cq) {
-                    break slot;
-                }
-            };
-            let buffer = srq.complete(slot).expect("in use");
-            let posted = srq.post_one(DataSeg::new(queues.address(buffer as u32), 4096, lkey), buffer);
-            assert!(posted.is_ok(), "the SRQ is full");
-            assert!(self.sq.post(Wr::send(Inline(text)).signalled(), buffer).is_ok(), "full");
-            black_box(reap_one(&mut self.cq, &mut self.sq));
+            message(&mut self.sq, &mut self.cq, receives, queues, Inline(text));
         }
     }
+
+    fn post_call(&mut self, _: &Ends, n: u32) {
+        let cookie = u64::from(n);
+        let posted = match &self.way {
+            Way::Gather(seg) => self.sq.post(Wr::send(black_box(*seg)).signalled(), cookie),
+            Way::Template(template) => self.sq.post_template(template, cookie.to_ne_bytes(), cookie),
+            _ => self.sq.post(Wr::send(Inline(&self.texts[n as usize])).signalled(), cookie),
+        };
+        assert!(posted.is_ok(), "full");
+    }
+
+    fn reap_call(&mut self, _: &Ends) -> u64 {
+        reap_one(&mut self.cq, &mut self.sq)
+    }
+
+    fn message_call(&mut self, queues: &Queues, _: &Ends, n: u32) {
+        let Some(receives) = &mut self.receives else { unreachable!("no receives") };
+        let text = Inline(&self.texts[n as usize]);
+        match &self.way {
+            Way::Gather(seg) => message(&mut self.sq, &mut self.cq, receives, queues, Large(*seg)),
+            _ => message(&mut self.sq, &mut self.cq, receives, queues, text),
+        }
+    }
+}
+
+/// How a message is read and answered.
+trait Answer {
+    fn read(&self, queues: &Queues, buffer: u32);
+    fn send(self, sq: &mut Sq, cookie: u64) -> bool;
+}
+
+impl Answer for Inline<'_> {
+    #[inline(always)]
+    fn read(&self, _: &Queues, _: u32) {}
+
+    #[inline(always)]
+    fn send(self, sq: &mut Sq, cookie: u64) -> bool {
+        sq.post(Wr::send(self).signalled(), cookie).is_ok()
+    }
+}
+
+/// A message of [`CaseName::MessageLarge`].
+struct Large(DataSeg);
+
+impl Answer for Large {
+    #[inline(always)]
+    fn read(&self, queues: &Queues, buffer: u32) {
+        read_payload(queues, buffer);
+    }
+
+    #[inline(always)]
+    fn send(self, sq: &mut Sq, cookie: u64) -> bool {
+        sq.post(Wr::send(self.0).signalled(), cookie).is_ok()
+    }
+}
+
+/// A message: its completion, a new buffer, an answer, and the completion of an earlier one.
+#[inline(always)]
+fn message(sq: &mut Sq, sends: &mut Cq, receives: &mut Receives, queues: &Queues, answer: impl Answer) {
+    let Receives { srq, cq } = receives;
+    let slot = loop {
+        if let Some(receive) = cq.poll_if_receive() {
+            break receive.slot;
+        }
+        if let Some((entry, received)) = cq.short_entry() {
+            black_box(&received);
+            let slot = WqeIndex(entry.wqe_counter());
+            entry.take();
+            break slot;
+        }
+        if let Some(slot) = take_receive(cq) {
+            break slot;
+        }
+    };
+    let buffer = srq.complete(slot).expect("in use");
+    answer.read(queues, buffer as u32);
+    let posted = srq.post_one(DataSeg::new(queues.address(buffer as u32), 4096, queues.lkey()), buffer);
+    assert!(posted.is_ok(), "the SRQ is full");
+    assert!(answer.send(sq, buffer), "full");
+    black_box(reap_one(sends, sq));
 }
 
 /// `ibv_post_send` with prepared requests, or `ibv_wr_send` with texts; and `ibv_poll_cq`.
@@ -289,6 +404,8 @@ struct Libmlx5 {
     wrs: Vec<ibv_send_wr>,
     chained: bool,
     extended: bool,
+    /// Messages are read.
+    large: bool,
     _sges: Vec<ibv_sge>,
     texts: Texts,
 }
@@ -310,7 +427,14 @@ impl Libmlx5 {
                 wr.next = first.wrapping_add(n + 1);
             }
         }
-        Self { wrs, chained, extended: spec.case == CaseName::SendWr, _sges: sges, texts }
+        Self {
+            wrs,
+            chained,
+            extended: spec.case == CaseName::SendWr,
+            large: spec.case == CaseName::MessageLarge,
+            _sges: sges,
+            texts,
+        }
     }
 }
 
@@ -397,5 +521,27 @@ impl Sends for Libmlx5 {
             Self::send(wr, ends);
             black_box(Self::poll(ends.cq));
         }
+    }
+
+    fn post_call(&mut self, ends: &Ends, n: u32) {
+        Self::send(&mut self.wrs[n as usize], ends);
+    }
+
+    fn reap_call(&mut self, ends: &Ends) -> u64 {
+        Self::poll(ends.cq)
+    }
+
+    fn message_call(&mut self, queues: &Queues, ends: &Ends, n: u32) {
+        let wr_id = Self::poll(queues.cq());
+        let mut sge = queues.sge(wr_id as u32);
+        if self.large {
+            read_payload(queues, wr_id as u32);
+        }
+        let mut receive = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &raw mut sge, num_sge: 1 };
+        // SAFETY: a live SRQ; request and list live through the call.
+        let rc = unsafe { ibv_post_srq_recv(queues.srq(), &mut receive, &mut null_mut()) };
+        assert_eq!(rc, 0, "ibv_post_srq_recv");
+        Self::send(&mut self.wrs[n as usize], ends);
+        black_box(Self::poll(ends.cq));
     }
 }

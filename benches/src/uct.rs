@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 
 use crate::{
     case::GROUP,
-    count::Steps,
+    cold,
+    count::{self, Steps},
     dat::{Stepper, compile, library, samples, session},
     device,
     plan::{CaseName, Spec},
@@ -44,12 +45,12 @@ impl Uct {
         self.folder.path().join("uct_send")
     }
 
-    fn command(&self, spec: &Spec, millis: u128, samples: usize) -> Command {
+    fn command(&self, spec: &Spec, group: u32, millis: u128, samples: usize) -> Command {
         let mut command = Command::new(self.program());
         command
             .arg(device::name())
             .arg(if spec.case == CaseName::Message { "message" } else { "send" })
-            .args([GROUP.to_string(), millis.to_string(), samples.to_string()]);
+            .args([group.to_string(), millis.to_string(), samples.to_string()]);
         if device::named().is_none() {
             command
                 .env("LD_PRELOAD", &self.device)
@@ -65,8 +66,33 @@ impl Uct {
     ///
     /// The error that the program printed.
     pub fn time(&self, spec: &Spec, effort: Effort) -> Result<Timing> {
-        let mut command = self.command(spec, effort.time.as_millis(), effort.samples);
+        let mut command = self.command(spec, GROUP, effort.time.as_millis(), effort.samples);
         samples(&mut command, GROUP).with_context(|| format!("{} of ucx", spec.case.name()))
+    }
+
+    /// Times the operations of a case one by one, each after a walk over `set` bytes, with the device
+    /// on another core.
+    ///
+    /// # Errors
+    ///
+    /// As [`Uct::time`].
+    pub fn time_cold(&self, spec: &Spec, set: usize, effort: Effort) -> Result<Timing> {
+        let mut command = self.command(spec, 1, effort.time.as_millis(), effort.samples);
+        command.env("BENCH_SET", set.to_string());
+        cold::samples(&mut command).with_context(|| format!("{} of ucx", spec.case.name()))
+    }
+
+    /// Counts the cache lines that a case fetches in `operations` operations, each with an empty
+    /// cache: read and written.
+    ///
+    /// # Errors
+    ///
+    /// As [`count::lines`].
+    pub fn lines(&self, spec: &Spec, set: usize, operations: usize) -> Result<[f64; 2]> {
+        let mut command = self.command(spec, 1, 0, operations);
+        command.env("BENCH_SET", set.to_string());
+        let found = count::lines(&command, "measured", None)?;
+        found.first().copied().context("no count")
     }
 
     /// Counts what a case executes in `groups` groups of operations. Also returns the number of
@@ -77,7 +103,7 @@ impl Uct {
     /// As [`count::steps`](crate::count::steps); always on processors other than x86-64.
     pub fn steps(&self, spec: &Spec, groups: u32) -> Result<(Steps, u32)> {
         let stepper = self.stepper.as_ref().context("single steps are counted on x86-64 only")?;
-        let mut command = self.command(spec, 0, groups as usize);
+        let mut command = self.command(spec, GROUP, 0, groups as usize);
         command.env("BENCH_TRAPS", "1");
         Ok((stepper.steps(&command)?, groups * GROUP))
     }

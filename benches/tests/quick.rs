@@ -36,6 +36,12 @@ fn main() {
     let why =
         if with_dtest { "" } else { " (ignored: no dtest or no libdat2; packages dapl2-utils, libdapl-dev)" };
     let dtest = format!("dtest_says_its_latencies_on_every_provider{why}");
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let why_not_cold = match (doorbell_benches::count::available(), cores > 1) {
+        (true, true) => "",
+        (false, _) => " (ignored: no valgrind)",
+        (true, false) => " (ignored: one core)",
+    };
     let trials = vec![
         Trial::test("quick_mode_reports_every_subject_and_case_once", move || whole(with_dat)),
         Trial::test(dat, dat_post).with_ignored_flag(!with_dat),
@@ -44,6 +50,8 @@ fn main() {
         Trial::test(verbs, instructions_under_doorbell_run).with_ignored_flag(!why_not_verbs.is_empty()),
         Trial::test(own, own_cost).with_ignored_flag(!why_not_verbs.is_empty()),
         Trial::test(dtest, dtest_latencies).with_ignored_flag(!with_dtest),
+        Trial::test(format!("cold_lines_are_timed_and_counted{why_not_cold}"), cold_lines)
+            .with_ignored_flag(!why_not_cold.is_empty()),
         Trial::test("an_unknown_subject_is_refused_with_the_names", unknown_subject),
         Trial::test("an_unknown_device_is_refused_by_name", no_such_device),
     ];
@@ -342,6 +350,34 @@ fn own_cost() -> Result<(), Failed> {
     let [direct, verbs] = ["direct path", "standard verbs"].map(instructions);
     let direct = direct.ok_or_else(|| text.clone().into_owned())?;
     assert!(direct > 50.0 && verbs.is_some_and(|verbs| verbs > direct), "{text}");
+    Ok(())
+}
+
+/// A short run of cold calls: each working set has a time, and mlx5-direct touches fewer lines than
+/// libmlx5.
+fn cold_lines() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let report = folder.path().join("cold.json");
+    let mut lines = vec![];
+    for subject in [Subject::Libmlx5Lock, Subject::Mlx5Direct] {
+        let output = Command::new(env!("CARGO_BIN_EXE_cold"))
+            .args(["--only", "reap-send", "--subject", subject.name(), "--rounds", "1", "--millis", "1"])
+            .arg("--out")
+            .arg(&report)
+            .output()?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+        }
+        let rows: Vec<Value> = serde_json::from_slice(&std::fs::read(&report)?)?;
+        let rows: Vec<&Value> = rows.iter().filter(|row| row["case"] == "reap-send").collect();
+        let sets: Vec<_> = rows.iter().map(|row| row["set_bytes"].as_u64()).collect();
+        assert_eq!(sets, [Some(0), Some(256 << 10), Some(4 << 20)]);
+        // A walk of 4 MiB leaves no line in the inner caches.
+        assert!(rows[2]["ns_per_op"].as_f64() > rows[0]["ns_per_op"].as_f64(), "{rows:?}");
+        lines.push(rows[0]["lines_read"].as_f64().ok_or("no lines")?);
+    }
+    // The entry, at least; libmlx5's lock and tables besides.
+    assert!(1.0 <= lines[1] && lines[1] < lines[0], "{lines:?}");
     Ok(())
 }
 
