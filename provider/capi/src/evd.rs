@@ -10,7 +10,7 @@ use super::raw::{In, Out};
 use super::slots::Hot;
 use provider::inside::sync::DoorGuard;
 use provider::inside::{Feed, Path, Polled, Queue, QueuePair, Request, Success, Take, Uncancelled};
-use provider::{CompletionFlags, DtoCompletion, Evd, EvdFlags, ReturnType};
+use provider::{CompletionFlags, DtoCompletion, Evd, EvdFlags, ReturnType, Subtype};
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// `DAT_EVD_EXTENSION_BASE`: has no effect, because extension events arrive on the EVD of their
@@ -297,7 +297,10 @@ extern "C" fn evd_dequeue_slow(evd: Handle, out: Out<Event>) -> u32 {
                 out.set(event(evd, taken.into())?);
                 Ok(())
             }
-            Ok(None) => Err(Code(ReturnType::QueueEmpty as u32)),
+            Ok(None) if takes.inner.flags.contains(EvdFlags::DTO) => {
+                Err(Code(ReturnType::QueueEmpty as u32))
+            }
+            Ok(None) => Err(Code::new(ReturnType::QueueEmpty, Subtype::None)),
             Err(error) => Err(error.into()),
         }
     })
