@@ -22,6 +22,7 @@ fn main() {
         lmrs_can_be_as_long_as_advertised_and_no_longer,
         segments_to_be_synced_have_to_be_there,
         shared_memory_can_be_registered_as_such,
+        memory_can_be_registered_with_two_ias,
         two_ias_tell_one_evd,
         an_ia_closes_although_another_tells_its_evd,
         an_evd_for_other_streams_is_not_told,
@@ -216,6 +217,21 @@ fn shared_memory_can_be_registered_as_such() {
     lmr.write(0, b"shared").unwrap();
     assert_eq!(code(register(&mut private)), dat::INVALID_STATE_LMR_FREE);
     drop(lmr);
+}
+
+/// The memory stays when the LMR that has allocated it is gone, with its IA.
+fn memory_can_be_registered_with_two_ias() {
+    let (first, second) = (one_side(), one_side());
+    let table = Lmr::builder(&first.ia, &first.pz).allocate(4096).unwrap();
+    let again = Lmr::builder(&second.ia, &second.pz).privileges(all_privileges()).memory_of(&table).unwrap();
+    table.write(100, b"both").unwrap();
+    assert_eq!(content_of(&[(&again, 100, 4)]), b"both");
+    assert_eq!((again.address(), again.len()), (table.address(), table.len()));
+    drop(first);
+    let refused = Lmr::builder(&second.ia, &second.pz).memory_of(&table);
+    assert_eq!(refused.unwrap_err().return_type(), ReturnType::InvalidHandle);
+    drop(table);
+    assert_eq!(content_of(&[(&again, 100, 4)]), b"both");
 }
 
 /// A file of 8 KiB without a name.

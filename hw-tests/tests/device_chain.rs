@@ -252,7 +252,7 @@ fn a_refused_chain_posts_nothing() {
     expect_nothing(&rig.server.recv);
     assert_eq!(bytes(there, 0, 8), before);
     assert_eq!(pair.client.counters().unwrap(), sent);
-    assert!(pair.client.status().unwrap().request_idle);
+    assert!(pair.client.status().unwrap().requests == 0);
     // The whole queue is free, and completions are those of its own requests.
     for round in 0..4 {
         let requests: Vec<_> = (0..8).map(|k| ChainRequest::send(&good, 100 * round + k, NONE)).collect();
@@ -385,7 +385,7 @@ fn a_full_queue_refuses_the_whole_chain() {
         ChainRequest::rdma_write(&data, 9, remote(&rig.server.lmr, 0, 8), CompletionFlags::SUPPRESS);
     // These complete, unseen.
     pair.client.chain(&vec![suppressed; room]).unwrap();
-    until("the writes are done", || pair.client.status().unwrap().request_idle);
+    until("the writes are done", || pair.client.status().unwrap().requests == 0);
     // These wait for a receive.
     let send = |cookie| ChainRequest::send(&data, cookie, NONE);
     pair.client.chain(&[send(0), send(1), send(2)]).unwrap();

@@ -483,7 +483,7 @@ fn a_suppressed_bind_makes_no_event() {
                 }
             });
         }
-        until("all binds are done", || pair.server.status().unwrap().request_idle);
+        until("all binds are done", || pair.server.status().unwrap().requests == 0);
         let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
         expect_nothing(&rig.server.request);
         assert_eq!(write(&rig, &mut pair, b"last", remote(lmr.address(), 4, context)), DtoStatus::Success);

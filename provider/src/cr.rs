@@ -86,6 +86,18 @@ impl Cr {
         if self.inner.requester.is_some() { ServiceType::Ud } else { ServiceType::Rc }
     }
 
+    /// The number of the peer's RDMA Reads that it wants this side to answer at a time. An EP that
+    /// accepts with fewer ([`EpAttr::rdma_reads_in`](crate::EpAttr::rdma_reads_in)) makes the peer's
+    /// Reads wait.
+    pub fn rdma_reads_in(&self) -> u32 {
+        self.inner.asked.responder_resources.into()
+    }
+
+    /// The number of this side's RDMA Reads that the peer can answer at a time.
+    pub fn rdma_reads_out(&self) -> u32 {
+        self.inner.asked.initiator_depth.into()
+    }
+
     /// The consumer context of the EP that an RSP has reserved for the request.
     #[doc(hidden)]
     pub fn reserved_context(&self) -> Option<u64> {

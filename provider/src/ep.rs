@@ -110,10 +110,10 @@ pub struct RecvCounts {
 pub struct EpStatus {
     /// State.
     pub state: EpState,
-    /// The EP holds no receive. Buffers on an SRQ do not count (R173).
-    pub recv_idle: bool,
-    /// No request is in progress.
-    pub request_idle: bool,
+    /// The number of receives that the EP holds. Buffers on an SRQ do not count (R173).
+    pub receives: usize,
+    /// The number of requests that have not completed.
+    pub requests: usize,
 }
 
 /// The object behind an [`Ep`].
@@ -253,7 +253,7 @@ impl Ep {
         inner.device.connection(&inner.qp()).map_err(|e| Error::verb(Subtype::ResourceTep, e))
     }
 
-    /// Returns the state, and whether receives or requests are in progress.
+    /// Returns the state, and the numbers of receives and requests in progress.
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed.
@@ -265,9 +265,9 @@ impl Ep {
         inner.check()?;
         inner.recv_evd.harvest_now()?;
         inner.request_evd.harvest_now()?;
-        let recv_idle = inner.pair.receives.lock().ring.is_empty();
-        let request_idle = inner.pair.requests.lock().ring.is_empty();
-        Ok(EpStatus { state: inner.state(), recv_idle, request_idle })
+        let receives = inner.pair.receives.lock().ring.len();
+        let requests = inner.pair.requests.lock().ring.len();
+        Ok(EpStatus { state: inner.state(), receives, requests })
     }
 
     /// Returns the number of receives that the EP holds. The count is exact on an EP without an

@@ -122,6 +122,11 @@ impl From<DeregisterError> for Error {
 }
 
 impl Mr {
+    /// The memory, if the region has registered a [`Mapping`] or memory of its own.
+    pub fn mapping(&self) -> Option<Arc<Mapping>> {
+        (*self.inner.memory).clone()
+    }
+
     /// Registers `len` bytes of new, zeroed memory that the region owns.
     ///
     /// With `huge_pages` the memory comes from the system's reserve of huge pages, and `len` is

@@ -382,7 +382,7 @@ impl<'a> Client<'a> {
         }
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(1)
-            && !self.streams.iter().all(|stream| stream.ep.status().is_ok_and(|status| status.request_idle))
+            && !self.streams.iter().all(|stream| stream.ep.status().is_ok_and(|status| status.requests == 0))
         {
             let _ = self.end.next(Some(Duration::from_millis(10)));
         }

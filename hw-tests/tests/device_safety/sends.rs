@@ -213,7 +213,7 @@ fn buffers_of_a_dropped_plain_ep_are_not_written_by_its_peer() {
         until("the sends have ended", || {
             while rig.client.request.dequeue().unwrap().is_some() {}
             assert_eq!(*guard, *b"lent out");
-            first.client.status().unwrap().request_idle
+            first.client.status().unwrap().requests == 0
         });
     }
 }

@@ -44,7 +44,7 @@ fn address_handles_that_nobody_handed_out_are_refused() {
     let wide = known.to_server.with_qpn(1 << 24);
     assert_eq!(code(client.post_send_ud(&message, &wide, 0, NONE)), dat::INVALID_ARG4);
     assert_eq!(code(client.free_address_handle(&known.to_client)), dat::INVALID_ARG2);
-    assert!(client.status().unwrap().request_idle);
+    assert!(client.status().unwrap().requests == 0);
 }
 
 fn address_handles_are_good_in_their_pz() {

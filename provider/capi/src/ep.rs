@@ -401,8 +401,8 @@ pub(super) extern "C" fn ep_get_status(
     guard("dat_ep_get_status", || {
         let is = ep.get::<EpObject>()?.ep.status()?;
         state.set(is.state as u32);
-        recv_idle.set(is.recv_idle.into());
-        request_idle.set(is.request_idle.into());
+        recv_idle.set(u32::from(is.receives == 0));
+        request_idle.set(u32::from(is.requests == 0));
         Ok(())
     })
 }

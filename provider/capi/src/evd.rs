@@ -297,9 +297,7 @@ extern "C" fn evd_dequeue_slow(evd: Handle, out: Out<Event>) -> u32 {
                 out.set(event(evd, taken.into())?);
                 Ok(())
             }
-            Ok(None) if takes.inner.flags.contains(EvdFlags::DTO) => {
-                Err(Code(ReturnType::QueueEmpty as u32))
-            }
+            Ok(None) if takes.inner.flags.contains(EvdFlags::DTO) => Err(Code(ReturnType::QueueEmpty as u32)),
             Ok(None) => Err(Code::new(ReturnType::QueueEmpty, Subtype::None)),
             Err(error) => Err(error.into()),
         }

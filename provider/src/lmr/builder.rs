@@ -78,6 +78,22 @@ impl LmrBuilder<'_> {
         self.register(len, |pz, access| Mr::register_owned(&pz.pd, len, access, self.huge_pages))
     }
 
+    /// Registers the memory of another LMR once more: with another IA, in another PZ, or with other
+    /// privileges. Both LMRs own the memory, which stays until both are gone.
+    ///
+    /// # Errors
+    /// As [`LmrBuilder::allocate`]; INVALID_PARAMETER (ARG3) for an LMR whose memory the caller
+    /// owns; INVALID_HANDLE after the IA of the LMR was closed.
+    ///
+    /// # References
+    /// dat_lmr_create(3DAT), `DAT_MEM_TYPE_LMR`.
+    pub fn memory_of(self, lmr: &Lmr) -> Result<Lmr> {
+        let memory = lmr.inner.mr()?.mapping();
+        let memory = memory.ok_or_else(|| Error::arg(3, "the LMR does not own its memory"))?;
+        let first = if self.va_type == VaType::ZeroBased { 0 } else { lmr.address() };
+        self.register(lmr.len(), |pz, access| Mr::register_mapping(&pz.pd, memory, access, first))
+    }
+
     /// Registers memory that the caller owns.
     ///
     /// # Errors
