@@ -264,15 +264,15 @@ fn count_lines(others: &Others, jobs: &[Job], found: &mut [Option<Lines>]) -> Re
     }
     let (set, operations) = (SETS[1], COUNTED_CALLS as usize);
     for (job, found) in jobs.iter().zip(found) {
-        let counted = match others.of(job) {
+        // The programs count the operations by which they warm up, too.
+        let (counted, warm) = match others.of(job) {
             Runner::Here => continue,
-            Runner::Dat(dat) => dat.lines(job.subject, &job.spec, set, operations),
-            Runner::Uct(uct) => uct.lines(&job.spec, set, operations),
+            Runner::Dat(dat) => (dat.lines(job.subject, &job.spec, set, operations), 1),
+            Runner::Uct(uct) => (uct.lines(&job.spec, set, operations), 16),
         };
         match counted {
-            // One more operation warms up.
             Ok(all) => {
-                let [read, written] = all.map(|lines| lines / (operations + 1) as f64);
+                let [read, written] = all.map(|lines| lines / (operations + warm) as f64);
                 *found = Some(Lines { read, written });
             }
             Err(e) => println!("no lines of {} of {}: {e:#}", job.spec.case.name(), job.subject.name()),
