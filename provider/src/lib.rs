@@ -11,6 +11,10 @@
 //!   service type [`ServiceType::Ud`] exchanges datagrams with any number of other EPs.
 //! - [`Srq`]: a queue of receive buffers that many EPs take from.
 //!
+//! What has no options is made by `new`, such as [`Pz::new`]; what has, by a builder with documented
+//! defaults, such as [`Ep::builder`]. A drop always ends an object. `close` ends it where that can be
+//! refused, and then gives it back ([`Refused`]).
+//!
 //! [`EvdListener`] and [`CnoListener`] have a descriptor for event loops; with the feature `tokio`,
 //! tasks await events with `AsyncEvd` and `AsyncCno`.
 //!

@@ -265,7 +265,7 @@ impl SrqInner {
     /// Shuts the SRQ: no EP uses the SRQ, and no EP can attach any more (R31).
     ///
     /// # Errors
-    /// As [`Srq::free`].
+    /// As [`Srq::close`].
     pub fn shut(&self) -> Result<()> {
         self.check()?;
         self.eps.lock().unwrap().shut()

@@ -170,7 +170,7 @@ fn r247_wait_total_time_survives_wakeups() {
         });
         until("events come", || posted.load(Ordering::Relaxed) > 0);
         let start = Instant::now();
-        let end = evd.wait_threshold(qlen as usize, Some(SHORT)).unwrap_err();
+        let end = evd.wait_threshold(qlen, Some(SHORT)).unwrap_err();
         over.store(true, Ordering::Relaxed);
         assert_eq!(end.error.code(), dat::TIMEOUT_EXPIRED);
         assert!(start.elapsed() >= SHORT);

@@ -26,7 +26,8 @@ impl Ep {
     ///
     /// ```no_run
     /// # use doorbell::{Ep, Evd, EvdFlags, Ia, Pz, Srq};
-    /// #     /// # fn connect(server: SocketAddr) -> doorbell::Result<Ep> {
+    /// # use std::net::SocketAddr;
+    /// # fn connect(server: SocketAddr) -> doorbell::Result<Ep> {
     /// let ia = Ia::open("mlx5_0")?;
     /// let pz = Pz::new(&ia)?;
     /// let srq = Srq::builder(&ia, &pz).build()?;

@@ -13,6 +13,16 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 impl Evd {
     /// Creates an EVD for at least `depth` events of these streams. [`Evd::set_cno`] gives it a CNO.
     ///
+    /// ```no_run
+    /// # use doorbell::{Evd, EvdFlags, Ia};
+    /// # fn main() -> doorbell::Result<()> {
+    /// let ia = Ia::open("mlx5_0")?;
+    /// let messages = Evd::new(&ia, 256, EvdFlags::DTO)?;
+    /// let rest = Evd::new(&ia, 64, EvdFlags::CR | EvdFlags::CONNECTION)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// INVALID_PARAMETER for a depth of 0 or over the IA's limit or for no or unknown flags,
     /// INVALID_HANDLE after the IA was closed, INSUFFICIENT_RESOURCES from the device.
@@ -58,7 +68,22 @@ impl Cno {
 }
 
 impl Pz {
-    /// Creates a protection zone.
+    /// Creates a protection zone. Most programs need one: for all their memory, and for the EPs and
+    /// SRQs that use it.
+    ///
+    /// ```no_run
+    /// # use doorbell::{Ia, Lmr, Pz};
+    /// # fn main() -> doorbell::Result<()> {
+    /// let ia = Ia::open("mlx5_0")?;
+    /// let pz = Pz::new(&ia)?;
+    /// let memory = Lmr::builder(&ia, &pz).allocate(4096)?;
+    /// // The zone stays while memory is registered in it, and comes back.
+    /// let pz = pz.close().unwrap_err().object;
+    /// memory.close()?;
+    /// pz.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// INVALID_HANDLE after the IA was closed, INSUFFICIENT_RESOURCES from the device.

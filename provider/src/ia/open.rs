@@ -39,6 +39,15 @@ impl Ia {
     /// Opens a device. The name is one of: `rxeA`, `"mlx5_0 1"` (with a port), a network interface,
     /// or an address.
     ///
+    /// ```no_run
+    /// # use doorbell::Ia;
+    /// # fn main() -> doorbell::Result<()> {
+    /// let ia = Ia::open("mlx5_0")?;
+    /// println!("peers connect to {}", ia.address());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// PROVIDER_NOT_FOUND, with the list of devices, if no device has that name; INVALID_STATE if
     /// its port is down or has no address; INSUFFICIENT_RESOURCES from the device.
