@@ -38,7 +38,7 @@ pub enum CaseName {
     /// A message of 32 bytes through verbs: the poll of a receive, the post of a new buffer, a
     /// send, and the poll of a send's completion.
     Message,
-    /// `Ep::post_send` of the crate doorbell, 64 bytes.
+    /// `Ep::send` of the crate doorbell, 64 bytes.
     EpSend,
     /// An RDMA Write and a Send, of 64 bytes each, by two posts.
     EpPair,

@@ -129,7 +129,7 @@ impl Case for Echo {
         self.completions_of_the_client();
         self.expect_answers();
         for _ in 0..GROUP {
-            self.client.post_send(&[self.memory], 0, CompletionFlags::empty()).expect("a send");
+            self.client.send(&[self.memory]).post().expect("a send");
         }
         self.completions_of_the_client();
     }

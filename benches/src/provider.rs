@@ -6,8 +6,8 @@ use std::{
 };
 
 use doorbell::{
-    ChainRequest, CompletionFlags, ConnectOptions, DtoOp, Ep, Evd, EvdFlags, Event, Ia, Lmr, LmrTriplet,
-    MemPriv, Psp, Pz, RmrTriplet, SendPool, Srq,
+    CompletionFlags, ConnectOptions, DtoOp, Ep, Evd, EvdFlags, Event, Ia, Lmr, LmrTriplet, MemPriv, Psp, Pz,
+    Request, RmrTriplet, SendPool, Srq,
 };
 
 use crate::{
@@ -138,7 +138,7 @@ impl Provider {
     /// Messages take the buffers that the last sample has posted to the client.
     fn use_receives(&mut self) {
         for _ in 0..std::mem::take(&mut self.outstanding) {
-            self.server.post_send(&[self.source], 0, CompletionFlags::empty()).expect("a send");
+            self.server.send(&[self.source]).post().expect("a send");
             for _ in 0..2 {
                 until("the completions of a message", || self.unused.dequeue().expect("a live EVD"));
             }
@@ -148,8 +148,8 @@ impl Provider {
     #[inline(always)]
     fn write_and_send(&mut self) {
         let (source, none) = (black_box(self.source), CompletionFlags::empty());
-        let written = self.client.post_rdma_write(&[source], 0, self.target, none);
-        let sent = self.client.post_send(&[source], 0, none);
+        let written = self.client.write(&[source]).to(self.target).flags(none).post();
+        let sent = self.client.send(&[source]).flags(none).post();
         assert!(written.is_ok() && sent.is_ok(), "a request was refused");
     }
 
@@ -157,8 +157,8 @@ impl Provider {
     fn chain(&mut self) {
         let (source, none) = (black_box(self.source), CompletionFlags::empty());
         let posted = self.client.chain(&[
-            ChainRequest::rdma_write(&[source], 0, self.target, none),
-            ChainRequest::send(&[source], 0, none),
+            Request::write(&[source]).to(self.target).flags(none).into(),
+            Request::send(&[source]).flags(none).into(),
         ]);
         assert!(posted.is_ok(), "a chain was refused");
     }
@@ -174,7 +174,7 @@ impl Provider {
     /// sends are reaped.
     fn deliver(&mut self) {
         for _ in 0..GROUP {
-            self.client.post_send(&[self.source], 0, CompletionFlags::empty()).expect("a send");
+            self.client.send(&[self.source]).post().expect("a send");
         }
         for _ in 0..GROUP {
             until("the completion of a send", || self.sent.dequeue().expect("a live EVD"));
@@ -254,7 +254,7 @@ impl Case for Provider {
             CaseName::Poll => (0..GROUP).for_each(|_| self.reap()),
             CaseName::EpSend => {
                 for _ in 0..GROUP {
-                    let sent = self.client.post_send(&[black_box(self.source)], 0, CompletionFlags::empty());
+                    let sent = self.client.send(&[black_box(self.source)]).post();
                     assert!(sent.is_ok(), "a send was refused");
                 }
                 self.outstanding = GROUP;

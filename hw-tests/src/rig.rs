@@ -289,7 +289,7 @@ impl Rig {
         len: usize,
         flags: CompletionFlags,
     ) -> DtoCompletion {
-        pair.client.post_send(&[self.client.lmr.triplet(offset, len)], 0, flags).unwrap();
+        pair.client.send(&[self.client.lmr.triplet(offset, len)]).flags(flags).post().unwrap();
         dto(&self.client.request)
     }
 
@@ -341,7 +341,7 @@ impl Rig {
             rmr_context: there.rmr_context(),
         };
         let into = [self.client.lmr.triplet(64, 8)];
-        pair.client.post_rdma_read(&into, 0, from, CompletionFlags::empty()).unwrap();
+        pair.client.read(&into).from(from).post().unwrap();
         assert_eq!(dto(&self.client.request).status, DtoStatus::Success);
     }
 }
@@ -618,7 +618,7 @@ impl Rig {
     /// Puts the server's EP into DISCONNECT_PENDING and keeps it there until the client posts a
     /// receive: it waits for its own Send, which finds none. Needs a [`Rig::patient`].
     pub fn begin_graceful(&self, pair: &mut Pair) {
-        pair.server.post_send(&[self.server.lmr.triplet(0, 8)], 77, CompletionFlags::empty()).unwrap();
+        pair.server.send(&[self.server.lmr.triplet(0, 8)]).cookie(77).post().unwrap();
         pair.server.disconnect(CloseFlags::Graceful).unwrap();
         assert_eq!(pair.server.state(), EpState::DisconnectPending);
     }

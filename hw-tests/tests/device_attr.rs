@@ -108,9 +108,9 @@ fn messages_have_the_advertised_limit_of_segments() {
     let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), rig.client.ep(&attr));
     pair.server.post_recv(&[rig.server.lmr.triplet(0, 4096)], 0, NONE).unwrap();
     let pieces: Vec<_> = (0..=most as usize).map(|i| rig.client.lmr.triplet(16 * i, 1)).collect();
-    pair.client.post_send(&pieces[..most as usize], 0, NONE).unwrap();
+    pair.client.send(&pieces[..most as usize]).post().unwrap();
     assert_eq!(dto(&rig.server.recv).length, most);
-    assert_eq!(code(pair.client.post_send(&pieces, 0, NONE)), dat::INVALID_ARG2);
+    assert_eq!(code(pair.client.send(&pieces).post()), dat::INVALID_ARG2);
 }
 
 fn totals_are_no_less_than_what_one_ep_can_have() {
@@ -142,7 +142,7 @@ fn zero_based_memory_is_named_from_0() {
     client.write(100, b"from zero").unwrap();
     let mut pair = rig.connect_plain(&EpAttr::default());
     pair.server.post_recv(&[server.triplet(200, 64)], 1, NONE).unwrap();
-    pair.client.post_send(&[client.triplet(100, 9)], 2, NONE).unwrap();
+    pair.client.send(&[client.triplet(100, 9)]).cookie(2).post().unwrap();
     assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
     let bytes = |lmr: &Lmr, at| {
@@ -152,10 +152,10 @@ fn zero_based_memory_is_named_from_0() {
     };
     assert_eq!(&bytes(&server, 200), b"from zero");
     let there = |at| RmrTriplet { virtual_address: at, segment_length: 9, rmr_context: server.rmr_context() };
-    pair.client.post_rdma_write(&[client.triplet(100, 9)], 3, there(4096), NONE).unwrap();
+    pair.client.write(&[client.triplet(100, 9)]).to(there(4096)).cookie(3).post().unwrap();
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
     assert_eq!(&bytes(&server, 4096), b"from zero");
-    pair.client.post_rdma_read(&[client.triplet(0, 9)], 4, there(200), NONE).unwrap();
+    pair.client.read(&[client.triplet(0, 9)]).from(there(200)).cookie(4).post().unwrap();
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
     assert_eq!(&bytes(&client, 0), b"from zero");
     // Memory windows cannot be bound to it.

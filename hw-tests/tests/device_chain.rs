@@ -2,7 +2,7 @@
 
 use doorbell::{
     ChainError, ChainRequest, CloseFlags, CompletionFlags, ConnectionEventKind, Direction, DtoOp, DtoStatus,
-    Ep, EpAttr, EpCounter, Lmr, LmrTriplet, MemPriv, PostError, RmrTriplet, SendPool, Subtype,
+    Ep, EpAttr, EpCounter, Lmr, LmrTriplet, MemPriv, PostError, Request, RmrTriplet, SendPool, Subtype,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, tests};
@@ -50,7 +50,7 @@ fn pair(rig: &Rig, requests: u32) -> (doorbell::Srq, Pair) {
 /// that are refused, still go through it.
 fn post_first(rig: &Rig, pair: &mut Pair) {
     let (from, to) = (rig.client.lmr.triplet(1 << 19, 8), remote(&rig.server.lmr, 1 << 19, 8));
-    pair.client.post_rdma_write(&[from], 77, to, NONE).unwrap();
+    pair.client.write(&[from]).to(to).cookie(77).post().unwrap();
     assert_eq!(done(rig, 1), [(DtoOp::RdmaWrite, 77, 8)]);
 }
 
@@ -89,12 +89,12 @@ fn a_chain_has_the_effects_of_its_requests_in_order() {
     let (read, old) = ([here.triplet(256, 4), here.triplet(300, 4)], here.triplet(512, 8));
     let swapped = here.triplet(520, 8);
     let requests = [
-        ChainRequest::rdma_write(&data, 1, remote(there, 0, 8), NONE),
-        ChainRequest::send(&status, 2, NONE),
-        ChainRequest::rdma_write_immediate(&data[..0], 3, remote(there, 64, 8), 77, NONE),
-        ChainRequest::rdma_read(&read, 4, remote(there, 0, 8), NONE),
-        ChainRequest::fetch_and_add(&old, 5, remote(&counter, 0, 8), 1, NONE),
-        ChainRequest::compare_and_swap(&swapped, 6, remote(&counter, 0, 8), 42, 7, NONE),
+        Request::write(&data).to(remote(there, 0, 8)).cookie(1).into(),
+        Request::send(&status).cookie(2).into(),
+        Request::write(&data[..0]).to(remote(there, 64, 8)).with_immediate(77).cookie(3).into(),
+        Request::read(&read).from(remote(there, 0, 8)).cookie(4).into(),
+        Request::fetch_add(&old, 1).at(remote(&counter, 0, 8)).cookie(5).into(),
+        Request::compare_swap(&swapped, 42, 7).at(remote(&counter, 0, 8)).cookie(6).into(),
     ];
     pair.client.chain(&requests).unwrap();
     let message = dto(&rig.server.recv);
@@ -139,15 +139,15 @@ fn chains_of_any_length_go_around_the_ring() {
         let target = remote(there, 0, 256);
         let requests: Vec<_> = (iovs.iter().zip(cookie..))
             .map(|(iov, cookie)| match cookie % 3 {
-                0 => ChainRequest::rdma_write(iov, cookie, target, NONE),
-                _ => ChainRequest::send(iov, cookie, NONE),
+                0 => Request::write(iov).to(target).cookie(cookie).into(),
+                _ => Request::send(iov).cookie(cookie).into(),
             })
             .collect();
         pair.client.chain(&requests).unwrap();
         let first = cookie;
         cookie += n as u64;
         if round % 4 == 0 {
-            pair.client.post_send(&iovs[0], cookie, NONE).unwrap();
+            pair.client.send(&iovs[0]).cookie(cookie).post().unwrap();
             cookie += 1;
         }
         let cookies: Vec<_> = done(&rig, (cookie - first) as usize).iter().map(|done| done.1).collect();
@@ -191,16 +191,16 @@ fn chains_of_write_and_send_go_around_the_ring() {
         if n % 3 == 1 {
             let elsewhere = remote(there, 4096, 8);
             let refused = pair.client.chain(&[
-                ChainRequest::rdma_write(&iovs[1], 7, elsewhere, NONE),
-                ChainRequest::send(&iovs[2], 8, NONE),
+                Request::write(&iovs[1]).to(elsewhere).cookie(7).into(),
+                Request::send(&iovs[2]).cookie(8).into(),
             ]);
             assert_eq!(refused, Err(ChainError { request: 1, error: PostError::OutOfBounds(0) }));
         }
         let suppress = if n % 2 == 0 { NONE } else { CompletionFlags::SUPPRESS };
         pair.client
             .chain(&[
-                ChainRequest::rdma_write(&iovs[0], n, target, suppress),
-                ChainRequest::send(&iovs[1], n, CompletionFlags::BARRIER_FENCE),
+                Request::write(&iovs[0]).to(target).cookie(n).flags(suppress).into(),
+                Request::send(&iovs[1]).cookie(n).fence().into(),
             ])
             .unwrap();
         let message = dto(&rig.server.recv);
@@ -219,9 +219,10 @@ fn chains_of_write_and_send_go_around_the_ring() {
     let [one, two] = lmrs;
     let dead = [one.triplet(0, 8)];
     one.close().unwrap();
-    let refused = pair
-        .client
-        .chain(&[ChainRequest::send(&[two.triplet(0, 8)], 1, NONE), ChainRequest::send(&dead, 2, NONE)]);
+    let refused = pair.client.chain(&[
+        Request::send(&[two.triplet(0, 8)]).cookie(1).into(),
+        Request::send(&dead).cookie(2).into(),
+    ]);
     assert_eq!(refused, Err(ChainError { request: 1, error: PostError::NoSuchLmr(0, Direction::Read) }));
 }
 
@@ -239,8 +240,8 @@ fn a_refused_chain_posts_nothing() {
             let request = |k: usize| {
                 let iov = if k == bad { &outside } else { &good };
                 match k % 2 {
-                    0 => ChainRequest::rdma_write(iov, k as u64, remote(there, 0, 8), NONE),
-                    _ => ChainRequest::send(iov, k as u64, NONE),
+                    0 => Request::write(iov).to(remote(there, 0, 8)).cookie(k as u64).into(),
+                    _ => Request::send(iov).cookie(k as u64).into(),
                 }
             };
             let requests: Vec<_> = (0..n).map(request).collect();
@@ -255,7 +256,7 @@ fn a_refused_chain_posts_nothing() {
     assert!(pair.client.status().unwrap().requests == 0);
     // The whole queue is free, and completions are those of its own requests.
     for round in 0..4 {
-        let requests: Vec<_> = (0..8).map(|k| ChainRequest::send(&good, 100 * round + k, NONE)).collect();
+        let requests: Vec<_> = (0..8).map(|k| Request::send(&good).cookie(100 * round + k).into()).collect();
         pair.client.chain(&requests).unwrap();
         let cookies: Vec<_> = done(&rig, 8).iter().map(|done| done.1).collect();
         assert_eq!(cookies, (100 * round..100 * round + 8).collect::<Vec<_>>());
@@ -276,30 +277,30 @@ fn the_refused_request_is_named() {
     let five = [here.triplet(0, 1); 5];
     let nine = here.triplet(0, 9);
     let bad = [
-        (ChainRequest::send(&dead, 1, NONE), pair.client.post_send(&dead, 1, NONE)),
-        (ChainRequest::send(&five, 1, NONE), pair.client.post_send(&five, 1, NONE)),
+        (Request::send(&dead).cookie(1).into(), pair.client.send(&dead).cookie(1).post()),
+        (Request::send(&five).cookie(1).into(), pair.client.send(&five).cookie(1).post()),
         (
-            ChainRequest::send(&good, 1, CompletionFlags::UNSIGNALLED),
-            pair.client.post_send(&good, 1, CompletionFlags::UNSIGNALLED),
+            Request::send(&good).cookie(1).unsignalled().into(),
+            pair.client.send(&good).cookie(1).unsignalled().post(),
         ),
         (
-            ChainRequest::rdma_write(&good, 1, remote(there, 0, 7), NONE),
-            pair.client.post_rdma_write(&good, 1, remote(there, 0, 7), NONE),
+            Request::write(&good).to(remote(there, 0, 7)).cookie(1).into(),
+            pair.client.write(&good).to(remote(there, 0, 7)).cookie(1).post(),
         ),
         (
-            ChainRequest::rdma_read(&good, 1, remote(there, 0, 9), NONE),
-            pair.client.post_rdma_read(&good, 1, remote(there, 0, 9), NONE),
+            Request::read(&good).from(remote(there, 0, 9)).cookie(1).into(),
+            pair.client.read(&good).from(remote(there, 0, 9)).cookie(1).post(),
         ),
         (
-            ChainRequest::fetch_and_add(&nine, 1, remote(there, 0, 8), 1, NONE),
-            pair.client.post_fetch_and_add(nine, 1, remote(there, 0, 8), 1, NONE),
+            Request::fetch_add(&nine, 1).at(remote(there, 0, 8)).cookie(1).into(),
+            pair.client.fetch_add(&nine, 1).at(remote(there, 0, 8)).cookie(1).post(),
         ),
         (
-            ChainRequest::compare_and_swap(&good[0], 1, remote(there, 4, 8), 1, 1, NONE),
-            pair.client.post_compare_and_swap(good[0], 1, remote(there, 4, 8), 1, 1, NONE),
+            Request::compare_swap(&good[0], 1, 1).at(remote(there, 4, 8)).cookie(1).into(),
+            pair.client.compare_swap(&good[0], 1, 1).at(remote(there, 4, 8)).cookie(1).post(),
         ),
     ];
-    let send = ChainRequest::send(&good, 0, NONE);
+    let send = Request::send(&good).into();
     for (n, (request, single)) in bad.into_iter().enumerate() {
         let error = single.expect_err("refused alone as well");
         for at in 0..3 {
@@ -313,13 +314,13 @@ fn the_refused_request_is_named() {
     assert_eq!(error.code(), refused.error.code());
     assert!(error.to_string().contains("request 1 of the chain"), "{error}");
     let mut unconnected = rig.client.ep(&EpAttr::default());
-    let error = unconnected.post_send(&good, 1, NONE).unwrap_err();
+    let error = unconnected.send(&good).cookie(1).post().unwrap_err();
     assert_eq!(unconnected.chain(&[send, send]), Err(ChainError { request: 0, error }));
     expect_nothing(&rig.client.request);
 }
 
 fn bad_flags(iov: &[LmrTriplet]) -> ChainRequest<'_> {
-    ChainRequest::send(iov, 1, CompletionFlags::UNSIGNALLED)
+    Request::send(iov).cookie(1).unsignalled().into()
 }
 
 /// Suppressed requests have no event; a fenced write waits for the read before it.
@@ -334,10 +335,10 @@ fn flags_of_each_request_count() {
         // The value that was read is written elsewhere.
         pair.client
             .chain(&[
-                ChainRequest::rdma_read(&into, 1, remote(there, 0, 8), suppress),
-                ChainRequest::rdma_write(&from, 2, remote(there, 64, 8), CompletionFlags::BARRIER_FENCE),
-                ChainRequest::send(&from, 3, suppress),
-                ChainRequest::send(&from, 4, NONE),
+                Request::read(&into).from(remote(there, 0, 8)).cookie(1).flags(suppress).into(),
+                Request::write(&from).to(remote(there, 64, 8)).cookie(2).fence().into(),
+                Request::send(&from).cookie(3).flags(suppress).into(),
+                Request::send(&from).cookie(4).into(),
             ])
             .unwrap();
         assert_eq!(done(&rig, 2), [(DtoOp::RdmaWrite, 2, 8), (DtoOp::Send, 4, 8)]);
@@ -361,10 +362,7 @@ fn r233_a_solicited_send_at_the_end_of_a_chain() {
     let data = [rig.client.lmr.triplet(0, 8)];
     let waiting = waiter(&rig.server.recv, Some(LONG), 1);
     pair.client
-        .chain(&[
-            ChainRequest::send(&data, 1, NONE),
-            ChainRequest::send(&data, 2, CompletionFlags::SOLICITED_WAIT),
-        ])
+        .chain(&[Request::send(&data).cookie(1).into(), Request::send(&data).cookie(2).solicited().into()])
         .unwrap();
     let woken = waiting.join().unwrap().unwrap();
     assert_eq!(woken.event.completion().unwrap().cookie, 0);
@@ -381,20 +379,19 @@ fn a_full_queue_refuses_the_whole_chain() {
     let mut pair = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), rig.client.ep(&attr));
     let room = pair.client.query().unwrap().attr.request_depth as usize;
     let data = [rig.client.lmr.triplet(0, 8)];
-    let suppressed =
-        ChainRequest::rdma_write(&data, 9, remote(&rig.server.lmr, 0, 8), CompletionFlags::SUPPRESS);
+    let suppressed = Request::write(&data).to(remote(&rig.server.lmr, 0, 8)).cookie(9).suppress().into();
     // These complete, unseen.
     pair.client.chain(&vec![suppressed; room]).unwrap();
     until("the writes are done", || pair.client.status().unwrap().requests == 0);
     // These wait for a receive.
-    let send = |cookie| ChainRequest::send(&data, cookie, NONE);
+    let send = |cookie| Request::send(&data).cookie(cookie).into();
     pair.client.chain(&[send(0), send(1), send(2)]).unwrap();
     let more: Vec<_> = (3..room as u64 + 1).map(send).collect();
     let error = PostError::Full(Subtype::ResourceCredits);
     assert_eq!(pair.client.chain(&more), Err(ChainError { request: room - 3, error }));
     pair.client.chain(&more[..room - 3]).unwrap();
     assert_eq!(pair.client.chain(&more[..1]), Err(ChainError { request: 0, error }));
-    assert_eq!(pair.client.post_send(&data, 1, NONE), Err(error));
+    assert_eq!(pair.client.send(&data).cookie(1).post(), Err(error));
     let mut srq = srq;
     for cookie in 0..room as u64 {
         until("an entry is free", || srq.post_recv(&[rig.server.lmr.triplet(0, 64)], cookie).is_ok());
@@ -417,9 +414,9 @@ fn a_chain_counts_as_its_requests() {
     let before = counted(&pair.client);
     pair.client
         .chain(&[
-            ChainRequest::rdma_write(&data, 1, remote(&rig.server.lmr, 0, 16), NONE),
-            ChainRequest::send(&data, 2, NONE),
-            ChainRequest::send(&data, 3, NONE),
+            Request::write(&data).to(remote(&rig.server.lmr, 0, 16)).cookie(1).into(),
+            Request::send(&data).cookie(2).into(),
+            Request::send(&data).cookie(3).into(),
         ])
         .unwrap();
     done(&rig, 3);
@@ -434,7 +431,7 @@ fn a_chain_on_a_disconnected_ep_is_flushed_in_order() {
     let (_srq, mut pair) = pair(&rig, 8);
     rig.disconnect(&pair);
     let data = [rig.client.lmr.triplet(0, 8)];
-    let send = |cookie| ChainRequest::send(&data, cookie, NONE);
+    let send = |cookie| Request::send(&data).cookie(cookie).into();
     pair.client.chain(&[send(1), send(2), send(3)]).unwrap();
     for cookie in 1..4 {
         let flushed = dto(&rig.client.request);
@@ -442,7 +439,7 @@ fn a_chain_on_a_disconnected_ep_is_flushed_in_order() {
     }
     let outside = [rig.client.lmr.triplet(2 << 20, 8)];
     let error = PostError::OutOfBounds(0);
-    let refused = pair.client.chain(&[send(1), ChainRequest::send(&outside, 2, NONE)]);
+    let refused = pair.client.chain(&[send(1), Request::send(&outside).cookie(2).into()]);
     assert_eq!(refused, Err(ChainError { request: 1, error }));
     expect_nothing(&rig.client.request);
     pair.client.reset().unwrap();
@@ -459,10 +456,10 @@ fn requests_behind_a_failed_one_are_flushed() {
     let beyond = RmrTriplet { segment_length: 64, ..remote(&rig.server.lmr, (2 << 20) - 4, 8) };
     pair.client
         .chain(&[
-            ChainRequest::send(&data, 1, NONE),
-            ChainRequest::rdma_write(&data, 2, beyond, NONE),
-            ChainRequest::send(&data, 3, NONE),
-            ChainRequest::send(&data, 4, CompletionFlags::SUPPRESS),
+            Request::send(&data).cookie(1).into(),
+            Request::write(&data).to(beyond).cookie(2).into(),
+            Request::send(&data).cookie(3).into(),
+            Request::send(&data).cookie(4).suppress().into(),
         ])
         .unwrap();
     let ends: Vec<_> = (0..4).map(|_| dto(&rig.client.request)).map(|dto| (dto.cookie, dto.status)).collect();
@@ -482,7 +479,7 @@ fn the_longest_chain() {
     let rig = Rig::new();
     let (_srq, mut pair) = pair(&rig, 64);
     let segments = [rig.client.lmr.triplet(0, 8); 4];
-    let send = |cookie| ChainRequest::send(&segments, cookie, NONE);
+    let send = |cookie| Request::send(&segments).cookie(cookie).into();
     let longest: Vec<_> = (0..Ep::MAX_CHAIN as u64).map(send).collect();
     assert_eq!(Ep::MAX_CHAIN * segments.len(), Ep::MAX_CHAIN_SEGMENTS);
     pair.client.chain(&longest).unwrap();
@@ -509,7 +506,7 @@ fn a_send_of_a_pool_ends_a_chain() {
         let data = [rig.client.lmr.triplet(0, 64)];
         let mut buf = pool.take().unwrap();
         buf[..4].copy_from_slice(b"done");
-        let write = ChainRequest::rdma_write(&data, 5, remote(there, 0, 64), NONE);
+        let write = Request::write(&data).to(remote(there, 0, 64)).cookie(5).into();
         pool.send_after(&mut pair.client, &[write], buf, 4, NONE).unwrap();
         assert!(pool.take().is_none());
         let guard = message(&rig.server, &mut received);
@@ -532,7 +529,7 @@ fn a_refused_chain_gives_the_buffer_back() {
     let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 1, SIZE).unwrap();
     let mut elsewhere = SendPool::new(&rig.server.ia, &rig.server.pz, 1, SIZE).unwrap();
     let (good, outside) = ([rig.client.lmr.triplet(0, 8)], [rig.client.lmr.triplet(2 << 20, 8)]);
-    let write = |iov| ChainRequest::rdma_write(iov, 1, remote(&rig.server.lmr, 0, 8), NONE);
+    let write = |iov| Request::write(iov).to(remote(&rig.server.lmr, 0, 8)).cookie(1).into();
     let mut buf = pool.take().unwrap();
     buf[..4].copy_from_slice(b"kept");
     let client = &mut pair.client;

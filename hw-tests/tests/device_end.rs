@@ -52,7 +52,7 @@ fn r174_flush_reports_every_taken_buffer() {
     rig.client.lmr.write(0, &vec![0xA5; LONG_MESSAGE]).unwrap();
     rig.server.post(&mut srq, 1, LONG_MESSAGE, 0, 40);
     for len in [LONG_MESSAGE, 8, 8] {
-        ended.client.post_send(&[rig.client.lmr.triplet(0, len)], 0, NONE).unwrap();
+        ended.client.send(&[rig.client.lmr.triplet(0, len)]).post().unwrap();
     }
     until("the message has begun to arrive", || {
         let mut byte = [0];
@@ -97,13 +97,13 @@ fn r174_flush_needs_no_further_message() {
     // used repeatedly.
     srq.post_recv(&[rig.server.lmr.triplet(0, SEGMENT); SEGMENTS], 40).unwrap();
     rig.server.post(&mut srq, 1, 64, SEGMENT, 41);
-    ended.client.post_send(&[rig.client.lmr.triplet(0, SEGMENT); SEGMENTS], 0, NONE).unwrap();
+    ended.client.send(&[rig.client.lmr.triplet(0, SEGMENT); SEGMENTS]).post().unwrap();
     until("the message has begun to arrive", || {
         let mut byte = [0];
         rig.server.lmr.read(0, &mut byte).unwrap();
         byte == [0xA5]
     });
-    other.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
+    other.client.send(&[rig.client.lmr.triplet(0, 8)]).post().unwrap();
     let first = dto(&rig.server.recv);
     rig.disconnect(&ended);
     let second = dto(&rig.server.recv);
@@ -203,7 +203,7 @@ fn ends_come_in_the_order_of_the_peers_disconnects() {
     for _ in 0..5 {
         let mut first = rig.connect_plain(&EpAttr::default());
         let second = rig.connect_plain(&EpAttr::default());
-        first.client.post_send(&[], 7, NONE).unwrap();
+        first.client.send(&[]).cookie(7).post().unwrap();
         for pair in [&first, &second] {
             pair.server.disconnect(CloseFlags::Abrupt).unwrap();
             expect_connection(&rig.server.connect, &pair.server, ConnectionEventKind::Disconnected);
@@ -221,7 +221,7 @@ fn a_peer_that_disconnects_leaves_requests_flushed() {
     let rig = Rig::patient();
     let mut pair = rig.connect_plain(&EpAttr::default());
     for cookie in [7, 8] {
-        pair.client.post_send(&[], cookie, NONE).unwrap();
+        pair.client.send(&[]).cookie(cookie).post().unwrap();
     }
     pair.server.disconnect(CloseFlags::Abrupt).unwrap();
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);

@@ -204,15 +204,15 @@ fn everything_is_refused(rig: Rig, objects: Objects) {
     stale::<()>(Err(error));
     assert!(send_pool.take().is_none());
     for ep in [&mut pair.server, &mut pair.client, &mut plain].into_iter().chain(&mut ud) {
-        stale(ep.post_send(&iov, 1, NONE));
-        stale(ep.post_send_with_invalidate(&iov, 1, 1, NONE));
-        stale(ep.post_rdma_write(&iov, 1, remote, NONE));
-        stale(ep.post_rdma_write_immediate(&iov, 1, remote, 1, NONE));
-        stale(ep.post_rdma_read(&iov, 1, remote, NONE));
+        stale(ep.send(&iov).cookie(1).post());
+        stale(ep.send(&iov).with_invalidate(1).cookie(1).post());
+        stale(ep.write(&iov).to(remote).cookie(1).post());
+        stale(ep.write(&iov).to(remote).with_immediate(1).cookie(1).post());
+        stale(ep.read(&iov).from(remote).cookie(1).post());
         let local = RmrTriplet { rmr_context: lmr.rmr_context(), segment_length: 8, ..remote };
-        stale(ep.post_rdma_read_to_rmr(local, 1, remote, NONE));
-        stale(ep.post_fetch_and_add(iov[0], 1, remote, 1, NONE));
-        stale(ep.post_compare_and_swap(iov[0], 1, remote, 1, 1, NONE));
+        stale(ep.read_to_rmr(local).from(remote).cookie(1).post());
+        stale(ep.fetch_add(&iov[0], 1).at(remote).cookie(1).post());
+        stale(ep.compare_swap(&iov[0], 1, 1).at(remote).cookie(1).post());
         stale(ep.query());
         stale(ep.status());
         stale(ep.recv_query());
@@ -342,7 +342,7 @@ fn a_child_of_a_busy_process_waits_for_nobody() {
         scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 rig.server.post(&mut srq, 1, SIZE, 1 << 20, 7);
-                pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
+                pair.client.send(&[rig.client.lmr.triplet(0, 8)]).post().unwrap();
                 until("the message", || rig.server.recv.dequeue().unwrap().is_some());
                 assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
                 rounds.fetch_add(1, Ordering::Relaxed);
@@ -368,7 +368,7 @@ fn a_child_of_a_busy_process_waits_for_nobody() {
                         }
                         stale(idle_srq.post_recv(&[rig.server.lmr.triplet(0, 8)], 1));
                         stale(idle_srq.query());
-                        stale(idle.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE));
+                        stale(idle.client.send(&[rig.client.lmr.triplet(0, 8)]).post());
                         stale(idle.client.disconnect(CloseFlags::Abrupt));
                         drop(idle);
                         drop(idle_srq);

@@ -146,7 +146,7 @@ fn with_a_forgotten_request(rig: &Rig, requests: &Evd) -> Pair {
     let evds = EpEvds { request: Some(requests), ..rig.server.evds() };
     let server = Ep::builder(&rig.server.ia, &rig.server.pz).evds(evds).build().unwrap();
     let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
-    pair.server.post_send(&[], 77, NONE).unwrap();
+    pair.server.send(&[]).cookie(77).post().unwrap();
     assert_eq!(order("fault stale"), 0);
     pair
 }
@@ -204,7 +204,7 @@ fn late_completion_returns_the_buffer_of_a_freed_ep() {
     // The SRQ stays in use on this EVD.
     let _other = rig.connect_srq(&srq);
     assert_eq!(order("fault late"), 0);
-    freed.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, CompletionFlags::empty()).unwrap();
+    freed.client.send(&[rig.client.lmr.triplet(0, 8)]).post().unwrap();
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
     freed.server.close().unwrap();
     let all_posted = Gauges { posted: 4, out: 0, free: 0, available: 4, unreaped: 0 };

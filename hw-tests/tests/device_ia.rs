@@ -65,7 +65,7 @@ fn r275_ia_close_drops_handles() {
     stale(ep.disconnect(CloseFlags::Abrupt).unwrap_err().code());
     stale(ep.reset().unwrap_err().code());
     stale(ep.post_recv(&[segment], 1, NONE).unwrap_err().code());
-    stale(ep.post_send(&[segment], 1, NONE).unwrap_err().code());
+    stale(ep.send(&[segment]).cookie(1).post().unwrap_err().code());
     stale(server.recv.dequeue().unwrap_err().code());
     stale(server.recv.wait_threshold(1, Some(LONG)).unwrap_err().error.code());
     stale(server.recv.query().unwrap_err().code());
@@ -98,7 +98,7 @@ fn write_immediate(
         rmr_context: rig.server.lmr.rmr_context(),
     };
     let from = [rig.client.lmr.triplet(0, len as usize)];
-    pair.client.post_rdma_write_immediate(&from, 31, to, immediate, flags).unwrap();
+    pair.client.write(&from).to(to).with_immediate(immediate).cookie(31).flags(flags).post().unwrap();
     let event = next(&rig.client.request);
     // The requester's completion is one of the extension, too.
     assert_eq!(event.number(), 0x4_0000);

@@ -123,7 +123,7 @@ fn a_full_queue_keeps_the_rest_of_the_pool_free() {
 fn a_failed_receive_frees_its_buffer() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(2);
-    pair.client.post_send(&[rig.client.lmr.triplet(0, SIZE + 1)], 0, NONE).unwrap();
+    pair.client.send(&[rig.client.lmr.triplet(0, SIZE + 1)]).post().unwrap();
     match pool.next(&mut srq, &rig.server.recv, Some(LONG)).unwrap() {
         Received::Failed(dto) => assert_eq!((dto.status, dto.ep), (DtoStatus::LocalLength, pair.server.id())),
         other => panic!("{other:?}"),
@@ -238,7 +238,7 @@ fn a_write_with_immediate_takes_a_buffer_and_no_bytes() {
         rmr_context: rig.server.lmr.rmr_context(),
     };
     let local = [rig.client.lmr.triplet(0, 64)];
-    pair.client.post_rdma_write_immediate(&local, 0, target, 77, NONE).unwrap();
+    pair.client.write(&local).to(target).with_immediate(77).post().unwrap();
     let arrived = dto(&rig.server.recv);
     assert_eq!((arrived.op, arrived.immediate), (DtoOp::ReceiveRdmaWriteImmediate, Some(77)));
     let message = pool.take(&arrived).unwrap();

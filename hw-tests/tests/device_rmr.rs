@@ -100,7 +100,7 @@ fn remote(at: u64, len: u32, rmr_context: u32) -> RmrTriplet {
 #[track_caller]
 fn write(rig: &Rig, pair: &mut Pair, bytes: &[u8], to: RmrTriplet) -> DtoStatus {
     rig.client.lmr.write(0, bytes).unwrap();
-    pair.client.post_rdma_write(&[rig.client.lmr.triplet(0, bytes.len())], 0, to, NONE).unwrap();
+    pair.client.write(&[rig.client.lmr.triplet(0, bytes.len())]).to(to).post().unwrap();
     dto(&rig.client.request).status
 }
 
@@ -108,7 +108,7 @@ fn write(rig: &Rig, pair: &mut Pair, bytes: &[u8], to: RmrTriplet) -> DtoStatus 
 #[track_caller]
 fn read(rig: &Rig, pair: &mut Pair, from: RmrTriplet) -> DtoStatus {
     let into = rig.client.lmr.triplet(4096, from.segment_length as usize);
-    pair.client.post_rdma_read(&[into], 0, from, NONE).unwrap();
+    pair.client.read(&[into]).from(from).post().unwrap();
     dto(&rig.client.request).status
 }
 
@@ -220,7 +220,7 @@ fn a_send_with_invalidate_takes_the_context_back() {
             pair.server.post_recv(&buffer, 3, NONE).unwrap();
         }
         let message = [rig.client.lmr.triplet(0, 4)];
-        pair.client.post_send_with_invalidate(&message, 4, context, NONE).unwrap();
+        pair.client.send(&message).with_invalidate(context).cookie(4).post().unwrap();
         let sent = dto(&rig.client.request);
         assert_eq!((sent.status, sent.op, sent.cookie, sent.length), (DtoStatus::Success, DtoOp::Send, 4, 4));
         if queued {
@@ -255,7 +255,7 @@ fn an_rmr_that_the_peer_invalidated_is_bound_again() {
     let mut rmr = Rmr::new(&rig.server.pz, RmrScope::Ep).unwrap();
     let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
     pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 3, NONE).unwrap();
-    pair.client.post_send_with_invalidate(&[rig.client.lmr.triplet(0, 4)], 4, context, NONE).unwrap();
+    pair.client.send(&[rig.client.lmr.triplet(0, 4)]).with_invalidate(context).cookie(4).post().unwrap();
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
     let again = bind(&rig, &mut pair, &mut rmr, to(&lmr, 64, 64));
     assert_eq!(dto(&rig.server.recv).invalidated, Some(context));
@@ -270,7 +270,7 @@ fn invalidating_a_foreign_key_breaks_the_connection() {
     let context = bind(&rig, &mut pair, &mut rmr, to(&lmr, 0, 64));
     pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 3, NONE).unwrap();
     let wrong = context ^ 0x0010_0000;
-    pair.client.post_send_with_invalidate(&[rig.client.lmr.triplet(0, 4)], 4, wrong, NONE).unwrap();
+    pair.client.send(&[rig.client.lmr.triplet(0, 4)]).with_invalidate(wrong).cookie(4).post().unwrap();
     assert_ne!(dto(&rig.client.request).status, DtoStatus::Success);
     expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
     assert_eq!(rmr.query().unwrap().segment, lmr.triplet(0, 64));
@@ -385,7 +385,7 @@ fn binds_complete_in_their_turn() {
     // The context goes to the peer in a Send that follows the bind, so the bind has been done by
     // then.
     rig.server.lmr.write(0, &contexts[2].to_ne_bytes()).unwrap();
-    pair.server.post_send(&[rig.server.lmr.triplet(0, 4)], 99, NONE).unwrap();
+    pair.server.send(&[rig.server.lmr.triplet(0, 4)]).cookie(99).post().unwrap();
     assert_eq!(dto(&rig.client.recv).length, 4);
     assert_eq!(bytes(&rig.client.lmr, 0, 4), contexts[2].to_ne_bytes());
     let target = remote(lmr.address() + 128, 4, contexts[2]);
@@ -410,7 +410,7 @@ fn the_first_dequeue_finds_a_finished_bind() {
     for request in [CompletionFlags::SUPPRESS, NONE] {
         pair.client.post_recv(&[rig.client.lmr.triplet(0, 64)], 0, NONE).unwrap();
         rmr.bind(&mut pair.server, to(&lmr, 0, 64), 7, NONE).unwrap();
-        pair.server.post_send(&[rig.server.lmr.triplet(0, 4)], 99, request).unwrap();
+        pair.server.send(&[rig.server.lmr.triplet(0, 4)]).cookie(99).flags(request).post().unwrap();
         // The Send follows the bind.
         dto(&rig.client.recv);
         let before = found_by_polls(&rig.server.request);
@@ -443,9 +443,9 @@ fn a_finished_bind_leaves_later_requests_in_the_cq() {
     rmr.bind(&mut pair.server, to(&lmr, 0, 64), 99, NONE).unwrap();
     let target = remote(rig.client.lmr.address(), 8, rig.client.lmr.rmr_context());
     for cookie in 1..more {
-        pair.server.post_rdma_write(&[server.lmr.triplet(0, 8)], cookie, target, NONE).unwrap();
+        pair.server.write(&[server.lmr.triplet(0, 8)]).to(target).cookie(cookie).post().unwrap();
     }
-    pair.server.post_send(&[server.lmr.triplet(0, 8)], more, NONE).unwrap();
+    pair.server.send(&[server.lmr.triplet(0, 8)]).cookie(more).post().unwrap();
     assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
     // The answer follows the acknowledgement of the Send, and so of all before it.
     assert_eq!(rig.deliver(&mut pair, 8).status, DtoStatus::Success);
@@ -543,7 +543,7 @@ fn a_read_lands_in_an_rmr() {
     let context = bind(&rig, &mut pair, &mut rmr, zero_based);
     rig.client.lmr.write(0, b"from the peer").unwrap();
     let from = remote(rig.client.lmr.address(), 13, rig.client.lmr.rmr_context());
-    pair.server.post_rdma_read_to_rmr(remote(20, 13, context), 8, from, NONE).unwrap();
+    pair.server.read_to_rmr(remote(20, 13, context)).from(from).cookie(8).post().unwrap();
     let done = dto(&rig.server.request);
     assert_eq!(
         (done.status, done.op, done.cookie, done.length),
@@ -558,7 +558,7 @@ fn a_read_lands_where_an_lmrs_rmr_context_says() {
     let from = remote(rig.client.lmr.address(), 13, rig.client.lmr.rmr_context());
     let into = &rig.server.lmr;
     let local = remote(into.address() + 77, 13, into.rmr_context());
-    pair.server.post_rdma_read_to_rmr(local, 8, from, NONE).unwrap();
+    pair.server.read_to_rmr(local).from(from).cookie(8).post().unwrap();
     assert_eq!(dto(&rig.server.request).status, DtoStatus::Success);
     assert_eq!(bytes(into, 77, 13), b"from the peer");
 }
@@ -567,7 +567,7 @@ fn reads_into_what_peers_may_not_write_are_refused() {
     let (rig, mut pair, lmr) = pair();
     let mut rmr = Rmr::new(&rig.server.pz, RmrScope::Pz).unwrap();
     let from = remote(rig.client.lmr.address(), 16, rig.client.lmr.rmr_context());
-    let refused = |pair: &mut Pair, local| code(pair.server.post_rdma_read_to_rmr(local, 0, from, NONE));
+    let refused = |pair: &mut Pair, local| code(pair.server.read_to_rmr(local).from(from).post());
     let unbound = remote(lmr.address(), 16, rmr.query().unwrap().rmr_context);
     // PRIVILEGES_VIOLATION: a context that names nothing, an LMR without remote privileges, a
     // read-only RMR.
@@ -581,7 +581,7 @@ fn reads_into_what_peers_may_not_write_are_refused() {
     assert_eq!(refused(&mut pair, remote(lmr.address() + 49, 16, context)), dat::INVALID_ARG3);
     // LENGTH_ERROR: the local memory is shorter than the data.
     assert_eq!(refused(&mut pair, remote(lmr.address(), 15, context)), dat::LENGTH_ERROR);
-    pair.server.post_rdma_read_to_rmr(remote(lmr.address() + 48, 16, context), 0, from, NONE).unwrap();
+    pair.server.read_to_rmr(remote(lmr.address() + 48, 16, context)).from(from).post().unwrap();
     assert_eq!(dto(&rig.server.request).status, DtoStatus::Success);
 }
 
@@ -603,6 +603,6 @@ fn what_is_advertised_can_be_made() {
     assert_eq!(Rmr::new(&side.pz, RmrScope::Pz).is_ok(), attr.max_rmrs > 0);
     if !attr.remote_invalidate {
         let mut ep = side.ep(&EpAttr::default());
-        assert_eq!(code(ep.post_send_with_invalidate(&[], 0, 1, NONE)), dat::INVALID_STATE_EP_UNCONNECTED);
+        assert_eq!(code(ep.send(&[]).with_invalidate(1).post()), dat::INVALID_STATE_EP_UNCONNECTED);
     }
 }

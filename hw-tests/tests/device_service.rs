@@ -3,8 +3,8 @@
 
 use doorbell::inside::{Comm, Csp};
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, CrArrival, Ep,
-    EpAttr, EpChange, EpState, Evd, EvdFlags, Psp, Rsp,
+    AsyncKind, AsyncObject, CloseFlags, ConnectOptions, ConnectionEventKind, CrArrival, Ep, EpAttr, EpChange,
+    EpState, Evd, EvdFlags, Psp, Rsp,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -37,8 +37,6 @@ fn main() {
     };
     doorbell_hw_tests::run_unless(tests, 4, one_device).exit();
 }
-
-const NONE: CompletionFlags = CompletionFlags::empty();
 
 /// A client connects to a PSP that creates EPs.
 #[track_caller]
@@ -107,7 +105,7 @@ fn a_provided_ep_does_nothing_else() {
     let mut ep = arrival.ep.unwrap();
     assert_eq!(code(ep.disconnect(CloseFlags::Abrupt)), dat::INVALID_STATE_EP_TENTCONNPENDING);
     assert_eq!(code(ep.reset()), dat::INVALID_STATE_EP_TENTCONNPENDING);
-    assert_eq!(code(ep.post_send(&[], 0, NONE)), dat::INVALID_STATE_EP_TENTCONNPENDING);
+    assert_eq!(code(ep.send(&[]).post()), dat::INVALID_STATE_EP_TENTCONNPENDING);
     let again = ep.connect((rig.server.ia.address(), psp.port()).into());
     assert_eq!(code(again), dat::INVALID_STATE_EP_TENTCONNPENDING);
     let refused = ep.close().unwrap_err();

@@ -55,7 +55,7 @@ fn post(side: &Side, ep: &mut Ep, receives: usize) {
 
 /// The client sends a message. No thread polls for its completion.
 fn send(rig: &Rig, pair: &mut Pair, len: usize) {
-    pair.client.post_send(&[rig.client.lmr.triplet(0, len)], 7, NONE).unwrap();
+    pair.client.send(&[rig.client.lmr.triplet(0, len)]).cookie(7).post().unwrap();
 }
 
 /// Both connect EVDs have one event BROKEN.
@@ -212,7 +212,7 @@ fn a_request_without_privilege_is_told() {
 
 fn write_to_nowhere(side: &Side, ep: &mut Ep) {
     let nowhere = RmrTriplet { virtual_address: 0x1000, segment_length: 8, rmr_context: 0x00ff_ff00 };
-    ep.post_rdma_write(&[side.lmr.triplet(0, 8)], 1, nowhere, NONE).unwrap();
+    ep.write(&[side.lmr.triplet(0, 8)]).to(nowhere).cookie(1).post().unwrap();
 }
 
 /// The device reports this EP as well, so EP_BROKEN comes with it.
@@ -244,7 +244,7 @@ fn a_datagram_ep_that_fails_is_told() {
         other => panic!("not about datagrams: {other:?}"),
     };
     rig.server.post(&mut srq, 1, 48, 0, 7);
-    client.post_send_ud(&[rig.client.lmr.triplet(0, TOO_LONG)], &to, 1, NONE).unwrap();
+    client.send(&[rig.client.lmr.triplet(0, TOO_LONG)]).datagram_to(&to).cookie(1).post().unwrap();
     let event = asynchronous(&rig.server.ia);
     assert_eq!((event.kind, event.object), (AsyncKind::EpBroken, AsyncObject::Ep(server.id())));
     assert_eq!(server.state(), EpState::Disconnected);

@@ -21,8 +21,8 @@
 //! one more request. That is the way for peers without the IB extension of DAT.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, Ep, Evd, EvdFlags, Event, Ia, Lmr,
-    MemPriv, Psp, Pz, RmrTriplet, Srq,
+    CloseFlags, ConnectOptions, ConnectionEventKind, Ep, Evd, EvdFlags, Event, Ia, Lmr, MemPriv, Psp, Pz,
+    RmrTriplet, Srq,
 };
 use std::error::Error;
 use std::net::SocketAddr;
@@ -120,7 +120,7 @@ fn write(device: &str, server: SocketAddr) -> Result<()> {
             ..target
         };
         let from = [memory.triplet(0, RECORD)];
-        ep.post_rdma_write_immediate(&from, n as u64, to, n as u32, CompletionFlags::empty())?;
+        ep.write(&from).to(to).with_immediate(n as u32).cookie(n as u64).post()?;
         // The memory can be changed once the write has completed.
         match writes.wait_for(PATIENCE)? {
             Some(Event::Done(_)) => {}

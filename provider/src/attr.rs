@@ -150,7 +150,7 @@ pub struct EpAttr {
     /// How the EP's connection retries. DAT has no such attribute.
     pub retry: RetryAttr,
     /// The largest length of inline data that the EP must support, in bytes:
-    /// [`Ep::post_send_inline`](crate::Ep::post_send_inline). Larger entries in the send queue may
+    /// [`Ep::send_inline`](crate::Ep::send_inline). Larger entries in the send queue may
     /// take more memory. DAT has no such attribute.
     pub max_inline: u32,
 }

@@ -8,6 +8,7 @@
 mod builder;
 mod chain;
 mod checks;
+mod compose;
 mod control;
 mod fast;
 mod flush;
@@ -24,6 +25,7 @@ mod window;
 pub use builder::EpBuilder;
 pub(crate) use chain::PoolSend;
 pub use chain::{ChainError, ChainRequest};
+pub use compose::{Inline, OfRmr, Op, Request, Segments, op};
 pub(crate) use control::Control;
 pub use modify::EpChange;
 pub use request::{Operation, Read, RequestKind, Send, Write};

@@ -75,7 +75,10 @@ pub use cno::Cno;
 pub use conn::ConnectOptions;
 pub use counters::{Counter, Counters, EpCounter, EvdCounter, IaCounter, PortCounters};
 pub use cr::Cr;
-pub use ep::{ChainError, ChainRequest, Ep, EpBuilder, EpChange, EpParam, EpStatus, RecvCounts};
+pub use ep::{
+    ChainError, ChainRequest, Ep, EpBuilder, EpChange, EpParam, EpStatus, Inline, OfRmr, Op, RecvCounts,
+    Request, Segments, op,
+};
 pub use error::{CLASS_ERROR, Direction, Error, PostError, Result, ReturnType, Subtype};
 pub use evd::{Evd, EvdParam, WaitError};
 pub use event::{CrArrival, Drain, Event, Waited};

@@ -3,9 +3,8 @@
 use crate::*;
 use doorbell::inside::EpEvds;
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, DatagramEventKind, DtoStatus, Ep,
-    EpAttr, EpChange, EpCounter as E, EvdCounter as V, Event, GRH_LEN, IaCounter as I, Lmr, RmrTriplet,
-    ServiceType,
+    CloseFlags, ConnectOptions, ConnectionEventKind, DatagramEventKind, DtoStatus, Ep, EpAttr, EpChange,
+    EpCounter as E, EvdCounter as V, Event, GRH_LEN, IaCounter as I, Lmr, RmrTriplet, ServiceType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, Test, tests};
@@ -42,15 +41,15 @@ fn an_ep_counts_posts_and_bytes_by_kind() {
         }
     };
     let client = &mut pair.client;
-    client.post_send(&[local.triplet(0, 100)], 0, NONE).unwrap();
-    client.post_send(&[], 0, NONE).unwrap();
+    client.send(&[local.triplet(0, 100)]).post().unwrap();
+    client.send(&[]).post().unwrap();
     for len in [7, 8, 9] {
-        client.post_rdma_write(&[local.triplet(0, len)], 0, target(remote, 64), NONE).unwrap();
+        client.write(&[local.triplet(0, len)]).to(target(remote, 64)).post().unwrap();
     }
-    client.post_rdma_write_immediate(&[local.triplet(0, 33)], 0, target(remote, 64), 1, NONE).unwrap();
+    client.write(&[local.triplet(0, 33)]).to(target(remote, 64)).with_immediate(1).post().unwrap();
     // The requested length counts, not the room.
-    client.post_rdma_read(&[local.triplet(0, 200)], 0, target(remote, 150), NONE).unwrap();
-    client.post_rdma_write(&[local.triplet(0, 1)], 0, target(remote, 64), CompletionFlags::SUPPRESS).unwrap();
+    client.read(&[local.triplet(0, 200)]).from(target(remote, 150)).post().unwrap();
+    client.write(&[local.triplet(0, 1)]).to(target(remote, 64)).suppress().post().unwrap();
     done(7);
     let atomics = rig.client.ia.attributes().atomics;
     if atomics {
@@ -61,9 +60,9 @@ fn an_ep_counts_posts_and_bytes_by_kind() {
             segment_length: 8,
             rmr_context: words.rmr_context(),
         };
-        client.post_fetch_and_add(local.triplet(0, 8), 0, at, 1, NONE).unwrap();
+        client.fetch_add(&local.triplet(0, 8), 1).at(at).post().unwrap();
         for _ in 0..2 {
-            client.post_compare_and_swap(local.triplet(0, 8), 0, at, 1, 2, NONE).unwrap();
+            client.compare_swap(&local.triplet(0, 8), 1, 2).at(at).post().unwrap();
         }
         done(3);
     }
@@ -106,7 +105,7 @@ fn an_ep_counts_what_arrives_by_kind() {
     let send = |pair: &mut Pair, len| assert_eq!(rig.send(pair, 0, len).status, DtoStatus::Success);
     let write = |pair: &mut Pair, len| {
         let local = [rig.client.lmr.triplet(0, len)];
-        pair.client.post_rdma_write_immediate(&local, 0, target(&rig.server, 4096), 5, NONE).unwrap();
+        pair.client.write(&local).to(target(&rig.server, 4096)).with_immediate(5).post().unwrap();
         assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
     };
     send(&mut one, 10);
@@ -156,15 +155,15 @@ fn refused_posts_and_flushed_receives_are_not_counted_as_done() {
     let mut pair = rig.connect_plain(&EpAttr::default());
     let inside = [rig.client.lmr.triplet(0, 10)];
     let outside = [rig.client.lmr.triplet((2 << 20) - 5, 10)];
-    pair.client.post_send(&outside, 0, NONE).unwrap_err();
+    pair.client.send(&outside).post().unwrap_err();
     pair.client.post_recv(&outside, 0, NONE).unwrap_err();
-    pair.client.post_rdma_write(&inside, 0, target(&rig.server, 9), NONE).unwrap_err();
+    pair.client.write(&inside).to(target(&rig.server, 9)).post().unwrap_err();
     ep_is(&pair.client, &[(E::Connect, 1)]);
     pair.client.post_recv(&inside, 0, NONE).unwrap();
     pair.client.disconnect(CloseFlags::Abrupt).unwrap();
     assert_eq!(dto(&rig.client.recv).status, DtoStatus::Flushed);
     // Posted, though to be flushed.
-    pair.client.post_send(&inside, 0, NONE).unwrap();
+    pair.client.send(&inside).post().unwrap();
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Flushed);
     ep_is(
         &pair.client,
@@ -215,7 +214,7 @@ fn datagrams_are_counted_apart() {
     let DatagramEventKind::Established { peer, .. } = event.kind else { panic!("{event:?}") };
     next(&rig.server.connect);
     for len in [10, 0] {
-        client.post_send_ud(&[rig.client.lmr.triplet(0, len)], &peer, 0, NONE).unwrap();
+        client.send(&[rig.client.lmr.triplet(0, len)]).datagram_to(&peer).post().unwrap();
         assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
         assert_eq!(dto(&rig.server.recv).length as usize, GRH_LEN + len);
     }

@@ -92,7 +92,7 @@ fn a_reset_takes_what_was_read_and_no_more() {
         });
         scope.spawn(|| {
             for _ in 0..MESSAGES {
-                client.post_send(&[rig.client.lmr.triplet(0, 3)], 0, NONE).unwrap();
+                client.send(&[rig.client.lmr.triplet(0, 3)]).post().unwrap();
                 assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
             }
         });

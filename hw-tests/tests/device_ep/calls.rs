@@ -125,7 +125,7 @@ fn reset_leaves_nothing_of_the_life_before() {
         client.post_recv(&[unused], from, NONE).unwrap();
         let mut pair = rig.connect(server, client);
         for n in 0..sends {
-            pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], from + 100 + n, NONE).unwrap();
+            pair.client.send(&[rig.client.lmr.triplet(0, 8)]).cookie(from + 100 + n).post().unwrap();
         }
         // The first completions are dequeued; those behind them may be polled already.
         for n in 0..TAKEN {

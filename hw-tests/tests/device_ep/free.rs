@@ -4,8 +4,7 @@
 use crate::*;
 use doorbell::inside::EpEvds;
 use doorbell::{
-    CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, EpAttr, EvdFlags, Lmr, MemPriv, Pz, RecvPool,
-    RmrTriplet,
+    ConnectionEventKind, DtoOp, DtoStatus, EpAttr, EvdFlags, Lmr, MemPriv, Pz, RecvPool, RmrTriplet,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, tests};
@@ -40,17 +39,17 @@ fn unread_completions_of_freed_eps_take_no_room() {
         };
         for _ in 1..REQUESTS {
             let from = rig.client.lmr.triplet(0, 8);
-            pair.client.post_rdma_write(&[from], 1, to(8), CompletionFlags::SUPPRESS).unwrap();
+            pair.client.write(&[from]).to(to(8)).cookie(1).suppress().post().unwrap();
         }
         let last = rig.client.lmr.triplet(16, 16);
         rig.client.lmr.write(16, &[n as u8 + 1]).unwrap();
         if n + 1 == EPS {
             // The EVD is not full, and its CQ has not overflowed.
-            pair.client.post_rdma_write(&[last], 7, to(16), NONE).unwrap();
+            pair.client.write(&[last]).to(to(16)).cookie(7).post().unwrap();
             let done = dto(&requests);
             assert_eq!((done.status, done.cookie, done.length), (DtoStatus::Success, 7, 16));
         } else {
-            pair.client.post_rdma_write(&[last], 7, to(16), CompletionFlags::SUPPRESS).unwrap();
+            pair.client.write(&[last]).to(to(16)).cookie(7).suppress().post().unwrap();
         }
         // The last of the requests is done, and so are all before it.
         let arrived = || {
@@ -76,7 +75,7 @@ fn a_freed_ep_takes_its_completions_from_between_those_of_others() {
     let (mut stays, mut goes) = (rig.connect_srq(&srq), rig.connect_srq(&srq));
     for cookie in 0..10 {
         for pair in [&mut stays, &mut goes] {
-            pair.client.post_send(&[rig.client.lmr.triplet(0, 32)], cookie, NONE).unwrap();
+            pair.client.send(&[rig.client.lmr.triplet(0, 32)]).cookie(cookie).post().unwrap();
             assert_eq!(dto(&rig.server.recv).op, DtoOp::Receive);
         }
     }
@@ -99,7 +98,7 @@ fn a_freed_connected_ep_returns_the_buffers_of_pools() {
         assert_eq!(pool.refill(&mut pair.server), Ok(4));
         assert_eq!(pool.posted(), 4);
         // One message that nobody takes.
-        pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 1, NONE).unwrap();
+        pair.client.send(&[rig.client.lmr.triplet(0, 8)]).cookie(1).post().unwrap();
         assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
         pair.server.close().unwrap();
         assert_eq!(pool.posted(), 0);
@@ -119,7 +118,7 @@ fn a_new_evd_has_no_event_of_a_freed_one() {
         // Arms the CQ.
         assert!(requests.wait_threshold(1, Some(std::time::Duration::ZERO)).is_err());
         pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 1, NONE).unwrap();
-        pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 1, NONE).unwrap();
+        pair.client.send(&[rig.client.lmr.triplet(0, 8)]).cookie(1).post().unwrap();
         assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
         rig.disconnect(&pair);
         pair.client.close().unwrap();
@@ -142,7 +141,7 @@ fn memory_of_a_dropped_pz_stays_out_of_the_next() {
         let mut pair = rig.connect(server, rig.client.ep(&EpAttr::default()));
         let to =
             RmrTriplet { virtual_address: lmr.address(), segment_length: 64, rmr_context: lmr.rmr_context() };
-        pair.client.post_rdma_write(&[rig.client.lmr.triplet(0, 64)], 9, to, NONE).unwrap();
+        pair.client.write(&[rig.client.lmr.triplet(0, 64)]).to(to).cookie(9).post().unwrap();
         let done = dto(&rig.client.request);
         assert_eq!((done.status, done.cookie), (DtoStatus::RemoteAccess, 9));
         for (side, ep) in [(&rig.client, &pair.client), (&rig.server, &pair.server)] {

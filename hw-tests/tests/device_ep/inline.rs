@@ -28,7 +28,7 @@ fn inline_bytes_may_change_after_the_post() {
     let mut bytes = [0; 100];
     for len in 0..=100_u8 {
         bytes.fill(len);
-        pair.client.post_send_inline(&bytes[..len.into()], len.into(), NONE).unwrap();
+        pair.client.send_inline(&bytes[..len.into()]).cookie(len.into()).post().unwrap();
     }
     bytes.fill(0xee);
     for len in 0..=100_u8 {
@@ -49,7 +49,7 @@ fn inline_requests_have_the_rules_of_others() {
     let mut client = rig.client.ep(&EpAttr { max_inline: 32, ..EpAttr::default() });
     let most = client.query().unwrap().attr.max_inline as usize;
     assert!(most >= 32);
-    let error = client.post_send_inline(b"early", 1, NONE);
+    let error = client.send_inline(b"early").cookie(1).post();
     assert_eq!(error, Err(PostError::EpState(Subtype::InvalidStateEpUnconnected)));
     let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), client);
     let long = vec![7; most + 1];
@@ -60,29 +60,29 @@ fn inline_requests_have_the_rules_of_others() {
         bytes
     };
     let client = &mut pair.client;
-    assert_eq!(client.post_send_inline(&long, 1, NONE), Err(PostError::Length));
-    assert_eq!(client.post_rdma_write_inline(&long[..9], 1, target, NONE), Err(PostError::Length));
+    assert_eq!(client.send_inline(&long).cookie(1).post(), Err(PostError::Length));
+    assert_eq!(client.write_inline(&long[..9]).to(target).cookie(1).post(), Err(PostError::Length));
     let unsignalled = CompletionFlags::UNSIGNALLED;
-    assert_eq!(client.post_send_inline(b"flags", 1, unsignalled), Err(PostError::Flags));
+    assert_eq!(client.send_inline(b"flags").cookie(1).flags(unsignalled).post(), Err(PostError::Flags));
     expect_nothing(&rig.client.request);
-    client.post_rdma_write_inline(b"written", 2, target, CompletionFlags::SUPPRESS).unwrap();
-    client.post_rdma_write_inline(b"W", 3, target, CompletionFlags::BARRIER_FENCE).unwrap();
+    client.write_inline(b"written").to(target).cookie(2).suppress().post().unwrap();
+    client.write_inline(b"W").to(target).cookie(3).fence().post().unwrap();
     let written = dto(&rig.client.request);
     assert_eq!((written.op, written.cookie, written.length), (DtoOp::RdmaWrite, 3, 1));
     assert_eq!(there(7), b"Written");
     let wide = remote(&rig.server.lmr, 4096);
-    client.post_rdma_write_inline(&long[..most], 4, wide, NONE).unwrap();
+    client.write_inline(&long[..most]).to(wide).cookie(4).post().unwrap();
     assert_eq!(dto(&rig.client.request).length as usize, most);
     assert_eq!(there(most), long[..most]);
     // Many, so that requests of several blocks go around the ring.
     for n in 0..200 {
         let bytes = vec![n as u8; n % (most + 1)];
-        client.post_rdma_write_inline(&bytes, n as u64, wide, NONE).unwrap();
+        client.write_inline(&bytes).to(wide).cookie(n as u64).post().unwrap();
         assert_eq!(dto(&rig.client.request).cookie, n as u64);
         assert_eq!(there(bytes.len()), bytes);
     }
     rig.disconnect(&pair);
-    pair.client.post_send_inline(b"late", 5, NONE).unwrap();
+    pair.client.send_inline(b"late").cookie(5).post().unwrap();
     let flushed = dto(&rig.client.request);
     assert_eq!((flushed.cookie, flushed.status), (5, DtoStatus::Flushed));
 }
@@ -101,7 +101,7 @@ fn an_ep_has_at_least_the_inline_length_asked_for() {
     client.modify(EpChange { max_inline: Some(200), ..EpChange::default() }).unwrap();
     assert!(client.query().unwrap().attr.max_inline >= 200);
     let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), client);
-    pair.client.post_rdma_write_inline(&[9; 200], 1, remote(&rig.server.lmr, 200), NONE).unwrap();
+    pair.client.write_inline(&[9; 200]).to(remote(&rig.server.lmr, 200)).cookie(1).post().unwrap();
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
     let mut arrived = [0; 200];
     rig.server.lmr.read(0, &mut arrived).unwrap();

@@ -25,7 +25,7 @@ pub(crate) const TESTS: &[Test] = tests![
 #[track_caller]
 fn send_twice(rig: &Rig, pair: &mut Pair, from: LmrTriplet) {
     for _ in 0..2 {
-        pair.client.post_send(&[from], 5, NONE).unwrap();
+        pair.client.send(&[from]).cookie(5).post().unwrap();
         let done = dto(&rig.client.request);
         assert_eq!((done.status, done.cookie, done.length), (DtoStatus::Success, 5, from.segment_length));
         assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
@@ -50,38 +50,38 @@ fn requests_in_the_lmr_of_the_last_are_checked() {
     let client = &mut pair.client;
     for beyond in [lmr.address() - 1, lmr.address() + 4096 - 63, u64::MAX - 8] {
         let segment = LmrTriplet { virtual_address: beyond, ..local };
-        assert_eq!(client.post_send(&[segment], 0, NONE), Err(PostError::OutOfBounds(0)));
-        assert_eq!(client.post_rdma_write(&[segment], 0, peer(64), NONE), Err(PostError::OutOfBounds(0)));
+        assert_eq!(client.send(&[segment]).post(), Err(PostError::OutOfBounds(0)));
+        assert_eq!(client.write(&[segment]).to(peer(64)).post(), Err(PostError::OutOfBounds(0)));
     }
-    assert_eq!(client.post_send(&[local], 0, CompletionFlags::EVD_THRESHOLD), Ok(()));
+    assert_eq!(client.send(&[local]).flags(CompletionFlags::EVD_THRESHOLD).post(), Ok(()));
     assert_eq!(dto(&side.request).status, DtoStatus::Success);
-    assert_eq!(client.post_send(&[local], 0, CompletionFlags::UNSIGNALLED), Err(PostError::Flags));
-    assert_eq!(client.post_rdma_write(&[local], 0, peer(63), NONE), Err(PostError::Length));
+    assert_eq!(client.send(&[local]).unsignalled().post(), Err(PostError::Flags));
+    assert_eq!(client.write(&[local]).to(peer(63)).post(), Err(PostError::Length));
     // The LMR does not have LOCAL_WRITE.
     let refused = Err(PostError::Privilege(0, Direction::Write));
-    assert_eq!(client.post_rdma_read(&[local], 0, peer(64), NONE), refused);
+    assert_eq!(client.read(&[local]).from(peer(64)).post(), refused);
     let writable = side.lmr.triplet(0, 64);
     for len in [64, 8] {
         rig.server.lmr.write(8192, &[len as u8; 64]).unwrap();
-        client.post_rdma_read(&[writable], 0, peer(len), NONE).unwrap();
+        client.read(&[writable]).from(peer(len)).post().unwrap();
         let read = dto(&side.request);
         assert_eq!((read.status, read.length), (DtoStatus::Success, len));
     }
     let mut bytes = [0; 64];
     side.lmr.read(0, &mut bytes).unwrap();
     assert_eq!((bytes[7], bytes[8]), (8, 64), "8 bytes are read over 64");
-    assert_eq!(client.post_rdma_read(&[writable], 0, peer(65), NONE), Err(PostError::Length));
-    client.post_rdma_write(&[writable], 0, peer(64), NONE).unwrap();
+    assert_eq!(client.read(&[writable]).from(peer(65)).post(), Err(PostError::Length));
+    client.write(&[writable]).to(peer(64)).post().unwrap();
     assert_eq!(dto(&side.request).status, DtoStatus::Success);
     rig.server.lmr.read(8192, &mut bytes).unwrap();
     assert_eq!((bytes[7], bytes[8]), (8, 64));
     // A freed LMR is forgotten.
-    client.post_send(&[local], 0, NONE).unwrap();
+    client.send(&[local]).post().unwrap();
     assert_eq!(dto(&side.request).status, DtoStatus::Success);
     lmr.close().unwrap();
-    assert_eq!(client.post_send(&[local], 0, NONE), Err(PostError::NoSuchLmr(0, Direction::Read)));
+    assert_eq!(client.send(&[local]).post(), Err(PostError::NoSuchLmr(0, Direction::Read)));
     // As many as the queue holds, and one more.
-    let full = (0..).find_map(|_| client.post_send(&[writable], 0, CompletionFlags::SUPPRESS).err());
+    let full = (0..).find_map(|_| client.send(&[writable]).suppress().post().err());
     assert_eq!(full, Some(PostError::Full(doorbell::Subtype::ResourceCredits)));
 }
 
@@ -111,13 +111,13 @@ fn send_and_write(rig: &Rig, pair: &mut Pair, srq: &mut Srq, segments: &[(&Lmr, 
     let len = expected.len() as u32;
     rig.server.lmr.write(0, &[255; 256]).unwrap();
     srq.post_recv(&[rig.server.lmr.triplet(0, 128)], 1).unwrap();
-    pair.client.post_send(&list, 5, NONE).unwrap();
+    pair.client.send(&list).cookie(5).post().unwrap();
     let to = RmrTriplet {
         virtual_address: rig.server.lmr.address() + 128,
         segment_length: len,
         rmr_context: rig.server.lmr.rmr_context(),
     };
-    pair.client.post_rdma_write(&list, 6, to, NONE).unwrap();
+    pair.client.write(&list).to(to).cookie(6).post().unwrap();
     for cookie in [5, 6] {
         let done = dto(&rig.client.request);
         assert_eq!((done.status, done.cookie, done.length), (DtoStatus::Success, cookie, len));
@@ -187,25 +187,25 @@ fn requests_of_several_segments_are_checked() {
             for beyond in [lmr.address() - 1, lmr.address() + 256 - 5, u64::MAX - 3] {
                 bad[at].virtual_address = beyond;
                 let refused = Err(PostError::OutOfBounds(at as u32));
-                assert_eq!(client.post_send(&bad, 0, NONE), refused);
-                assert_eq!(client.post_rdma_write(&bad, 0, to(len), NONE), refused);
+                assert_eq!(client.send(&bad).post(), refused);
+                assert_eq!(client.write(&bad).to(to(len)).post(), refused);
             }
         }
-        assert_eq!(client.post_rdma_write(&list, 0, to(len - 1), NONE), Err(PostError::Length));
-        assert_eq!(client.post_send(&list, 0, CompletionFlags::UNSIGNALLED), Err(PostError::Flags));
+        assert_eq!(client.write(&list).to(to(len - 1)).post(), Err(PostError::Length));
+        assert_eq!(client.send(&list).unsignalled().post(), Err(PostError::Flags));
         let most = client.query().unwrap().attr.request_segments as usize;
-        let too_many = client.post_send(&vec![list[0]; most + 1], 0, NONE);
+        let too_many = client.send(&vec![list[0]; most + 1]).post();
         assert!(matches!(too_many, Err(PostError::TooManySegments { .. })), "{too_many:?}");
         // A freed LMR is forgotten.
         lmr.close().unwrap();
         let gone = Err(PostError::NoSuchLmr(0, Direction::Read));
-        assert_eq!(client.post_send(&list, 0, NONE), gone);
-        assert_eq!(client.post_rdma_write(&list, 0, to(len), NONE), gone);
+        assert_eq!(client.send(&list).post(), gone);
+        assert_eq!(client.write(&list).to(to(len)).post(), gone);
         expect_nothing(&side.request);
     }
     // As many as the queue holds, and one more.
     let list = backwards(&side.lmr, 3);
-    let full = (0..).find_map(|_| pair.client.post_send(&list, 0, CompletionFlags::SUPPRESS).err());
+    let full = (0..).find_map(|_| pair.client.send(&list).suppress().post().err());
     assert_eq!(full, Some(PostError::Full(doorbell::Subtype::ResourceCredits)));
 }
 
@@ -234,14 +234,14 @@ fn requests_in_several_lmrs_are_checked() {
                 .collect();
             send_and_write(&rig, &mut pair, &mut srq, &list);
             let segments: Vec<_> = list.iter().map(|(_, segment)| *segment).collect();
-            several.are_refused_among(&segments, Direction::Read, |bad| pair.client.post_send(bad, 0, NONE));
+            several.are_refused_among(&segments, Direction::Read, |bad| pair.client.send(bad).post());
             // What the device reads need not be writable; what it writes has to be.
             let one = (read_only, read_only.triplet(5, 8));
             send_and_write(&rig, &mut pair, &mut srq, &[one]);
             send_and_write(&rig, &mut pair, &mut srq, &[one, list[0]]);
-            let refused = pair.client.post_rdma_read(&[one.1], 0, from, NONE);
+            let refused = pair.client.read(&[one.1]).from(from).post();
             assert_eq!(refused, Err(PostError::Privilege(0, Direction::Write)));
-            pair.client.post_rdma_read(&[side.lmr.triplet(0, 8)], 0, from, NONE).unwrap();
+            pair.client.read(&[side.lmr.triplet(0, 8)]).from(from).post().unwrap();
             assert_eq!(dto(&side.request).status, DtoStatus::Success);
         }
     }
@@ -261,10 +261,12 @@ fn requests_have_no_more_segments_than_their_ep_takes() {
     };
     let list = backwards(&rig.client.lmr, most + 1);
     for _ in 0..2 {
-        pair.client.post_rdma_write(&list[..2], 1, to, NONE).unwrap();
+        pair.client.write(&list[..2]).to(to).cookie(1).post().unwrap();
         assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
     }
-    for refused in [pair.client.post_send(&list, 2, NONE), pair.client.post_rdma_write(&list, 2, to, NONE)] {
+    for refused in
+        [pair.client.send(&list).cookie(2).post(), pair.client.write(&list).to(to).cookie(2).post()]
+    {
         assert!(matches!(refused, Err(PostError::TooManySegments { .. })), "{refused:?}");
     }
     expect_nothing(&rig.client.request);
@@ -280,12 +282,12 @@ fn the_end_of_a_connection_stops_fast_sends() {
     send_twice(&rig, &mut pair, local);
     rig.disconnect(&pair);
     for segments in [&[local][..], &[local, local]] {
-        pair.client.post_send(segments, 6, NONE).unwrap();
+        pair.client.send(segments).cookie(6).post().unwrap();
         let flushed = dto(&rig.client.request);
         assert_eq!((flushed.status, flushed.cookie), (DtoStatus::Flushed, 6));
     }
     pair.client.reset().unwrap();
-    let refused = pair.client.post_send(&[local], 7, NONE);
+    let refused = pair.client.send(&[local]).cookie(7).post();
     assert!(matches!(refused, Err(PostError::EpState(_))), "{refused:?}");
     expect_nothing(&rig.client.request);
 }

@@ -108,7 +108,7 @@ fn no_retry_breaks_a_connection_at_once() {
     pair.server.reset().unwrap();
     pair.client.modify(EpChange { retry: Some(RetryAttr::default()), ..EpChange::default() }).unwrap();
     let mut pair = rig.connect(pair.server, pair.client);
-    pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 1, NONE).unwrap();
+    pair.client.send(&[rig.client.lmr.triplet(0, 8)]).cookie(1).post().unwrap();
     expect_nothing(&rig.client.request);
     pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 2, NONE).unwrap();
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
@@ -154,7 +154,7 @@ fn read_depths_beyond_the_default_are_agreed_on() {
             rmr_context: there.rmr_context(),
         };
         let into = [rig.client.lmr.triplet(8 * cookie as usize, 8)];
-        pair.client.post_rdma_read(&into, cookie, from, NONE).unwrap();
+        pair.client.read(&into).from(from).cookie(cookie).post().unwrap();
     }
     for cookie in 0..n {
         let done = dto(&rig.client.request);

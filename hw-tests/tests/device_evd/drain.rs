@@ -58,8 +58,8 @@ fn r251_drain_takes_messages_in_their_order() {
         for n in 0..32 {
             let source = [rig.client.lmr.triplet(0, n + 1)];
             match n % 5 {
-                3 => l.pair.client.post_rdma_write_immediate(&source, 0, target, n as u32, NONE).unwrap(),
-                _ => l.pair.client.post_send(&source, 0, NONE).unwrap(),
+                3 => l.pair.client.write(&source).to(target).with_immediate(n as u32).post().unwrap(),
+                _ => l.pair.client.send(&source).post().unwrap(),
             }
             assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
         }
@@ -102,7 +102,12 @@ fn r251_drain_takes_requests_in_their_order() {
         for n in 0..24 {
             let suppress = n % 3 == 1;
             let flags = if suppress { CompletionFlags::SUPPRESS } else { NONE };
-            pair.client.post_send(&[rig.client.lmr.triplet(0, n + 1)], n as u64, flags).unwrap();
+            pair.client
+                .send(&[rig.client.lmr.triplet(0, n + 1)])
+                .cookie(n as u64)
+                .flags(flags)
+                .post()
+                .unwrap();
             assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
             if !suppress {
                 expected.push((DtoOp::Send, n as u64));
@@ -111,7 +116,7 @@ fn r251_drain_takes_requests_in_their_order() {
         if shared {
             let into = [rig.client.lmr.triplet(4096, 64)];
             pair.client.post_recv(&into, 100, NONE).unwrap();
-            pair.server.post_send(&[rig.server.lmr.triplet(0, 8)], 0, NONE).unwrap();
+            pair.server.send(&[rig.server.lmr.triplet(0, 8)]).post().unwrap();
             assert_eq!(dto(&rig.server.request).status, DtoStatus::Success);
         }
         let of = |event: Event| event.completion().map(|dto| (dto.op, dto.cookie)).expect("a completion");
@@ -124,7 +129,7 @@ fn r251_drain_takes_requests_in_their_order() {
         assert_eq!(both.drain(4).unwrap().count(), 0);
         // All places of the ring are free again.
         for n in 0..8 {
-            pair.client.post_send(&[rig.client.lmr.triplet(0, 1)], n, NONE).unwrap();
+            pair.client.send(&[rig.client.lmr.triplet(0, 1)]).cookie(n).post().unwrap();
             assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
         }
         assert_eq!(drained(&both, 8, most).len(), 8);
@@ -159,7 +164,7 @@ fn r251_drain_takes_all_kinds_of_events() {
     let [up] = &drained(&all, 1, 8)[..] else { unreachable!() };
     assert!(matches!(up, Event::Connected(_)));
     for _ in 0..2 {
-        client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
+        client.send(&[rig.client.lmr.triplet(0, 8)]).post().unwrap();
         assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
     }
     until("both messages are queued", || queued(&all) == 2);
@@ -206,7 +211,7 @@ fn r251_drain_takes_events_of_several_cqs() {
         let mut expected = Vec::new();
         for n in 0..6 {
             for (pair, cookie) in pairs.iter_mut().zip([n, 100 + n]) {
-                pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], cookie, NONE).unwrap();
+                pair.client.send(&[rig.client.lmr.triplet(0, 8)]).cookie(cookie).post().unwrap();
                 assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
                 expected.push((pair.client.id(), cookie));
             }
@@ -231,7 +236,7 @@ fn an_older_cq_does_not_wait_for_the_youngest() {
     let (mut pairs, _srq) = pairs_with_two_cqs(&rig, &requests);
     let (older, youngest) = pairs.split_at_mut(1);
     let send = |pair: &mut Pair, cookie| {
-        pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], cookie, NONE).unwrap();
+        pair.client.send(&[rig.client.lmr.triplet(0, 8)]).cookie(cookie).post().unwrap();
         assert_eq!(dto(&rig.server.recv).status, DtoStatus::Success);
     };
     for cookie in 0..16 {
@@ -263,7 +268,7 @@ fn drains_between_posts_take_each_event_once() {
         let n = most.min(12) as u64;
         let before = (dequeues(&recv), dequeues(&both));
         for _ in 0..n {
-            pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], sent, NONE).unwrap();
+            pair.client.send(&[rig.client.lmr.triplet(0, 8)]).cookie(sent).post().unwrap();
             sent += 1;
         }
         // No call that harvests: each drain finds the completions where the device has put them.
@@ -318,7 +323,7 @@ fn r251_drains_of_two_threads_share_the_events() {
         let _over = Over(&over);
         let threads = [scope.spawn(drains), scope.spawn(drains)];
         for n in 32..MESSAGES as u64 + 32 {
-            l.pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
+            l.pair.client.send(&[rig.client.lmr.triplet(0, 8)]).post().unwrap();
             assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
             let posted = || l.srq.post_recv(&[rig.server.lmr.triplet(0, 64)], n).is_ok();
             until("an entry is free", posted);

@@ -41,7 +41,7 @@ fn r241_flags_send_unsignalled_needs_ep_mode() {
     let refused = |outcome: Result<(), PostError>| {
         assert_eq!(outcome.unwrap_err().code(), dat::INVALID_ARG5);
     };
-    refused(pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, CompletionFlags::UNSIGNALLED));
+    refused(pair.client.send(&[rig.client.lmr.triplet(0, 8)]).unsignalled().post());
     refused(pair.server.post_recv(&[rig.server.lmr.triplet(0, 8)], 0, CompletionFlags::UNSIGNALLED));
     assert_eq!(pair.server.recv_query().unwrap().buffers, Some(0));
 
@@ -63,11 +63,11 @@ fn r241_flags_send_unsignalled_needs_ep_mode() {
     let mut pair = rig.connect(server, make(&rig.client, &evd(&rig.client), &request));
     let (at_server, at_client) = (waiter(&recv, Some(LONG), 1), waiter(&request, Some(LONG), 1));
     let segment = [rig.client.lmr.triplet(0, 8)];
-    pair.client.post_send(&segment, 10, CompletionFlags::UNSIGNALLED).unwrap();
+    pair.client.send(&segment).cookie(10).unsignalled().post().unwrap();
     until("both ends are complete", || queued(&recv) == 1 && queued(&request) == 1);
     expect_nothing(&rig.server.recv);
     assert!(!at_server.is_finished() && !at_client.is_finished());
-    pair.client.post_send(&segment, 11, NONE).unwrap();
+    pair.client.send(&segment).cookie(11).post().unwrap();
     for (waiting, oldest) in [(at_server, 0), (at_client, 10)] {
         let got = waiting.join().unwrap().unwrap();
         assert_eq!((got.event.completion().unwrap().cookie, got.more), (oldest, 1));

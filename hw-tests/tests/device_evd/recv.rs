@@ -41,7 +41,7 @@ fn flushed_requests_overflow_their_evd() {
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
     rig.disconnect(&pair);
     for cookie in 0..=qlen as u64 {
-        pair.server.post_send(&[], cookie, NONE).unwrap();
+        pair.server.send(&[]).cookie(cookie).post().unwrap();
     }
     let event = asynchronous(&server.ia);
     assert_eq!((event.kind, event.object), (AsyncKind::EvdOverflow, AsyncObject::Evd(requests.id())));
@@ -86,7 +86,7 @@ fn a_resize_or_query_tells_an_overflow_that_it_finds() {
         let rig = Rig::new();
         let (mut pair, requests, qlen) = narrow(&rig, EvdFlags::DTO);
         for cookie in 0..=qlen as u64 {
-            pair.server.post_send(&[], cookie, NONE).unwrap();
+            pair.server.send(&[]).cookie(cookie).post().unwrap();
         }
         until("it has found them all", || {
             look(&requests, qlen);
@@ -102,7 +102,7 @@ fn a_resize_or_query_tells_an_overflow_that_it_finds() {
 fn a_dequeue_tells_an_overflow_that_it_finds() {
     let rig = Rig::new();
     let (mut pair, requests, _) = narrow(&rig, EvdFlags::DTO | EvdFlags::SOFTWARE);
-    pair.server.post_send(&[], 0, NONE).unwrap();
+    pair.server.send(&[]).post().unwrap();
     until("a dequeue has found it", || {
         while requests.post_software_event(1).is_ok() {}
         assert!(matches!(requests.dequeue().unwrap(), Some(Event::Software(1))));
@@ -116,7 +116,7 @@ fn a_dequeue_that_finds_a_failure_ends_the_connection() {
     let rig = Rig::with(|ia| ia.rnr_retry(1).rnr_timer(1));
     for _ in 0..20 {
         let mut pair = rig.connect_plain(&EpAttr::default());
-        pair.client.post_send(&[], 7, NONE).unwrap();
+        pair.client.send(&[]).cookie(7).post().unwrap();
         let mut found = None;
         until("the failure is there", || {
             found = rig.client.request.dequeue().unwrap();
@@ -152,7 +152,7 @@ fn a_connection_takes_nothing_off_the_cqs_of_its_evds() {
     let (mut pair, requests, qlen) = narrow(&rig, EvdFlags::DTO);
     let all = qlen as u64 + 4;
     for cookie in 0..all {
-        pair.server.post_send(&[], cookie, NONE).unwrap();
+        pair.server.send(&[]).cookie(cookie).post().unwrap();
         assert_eq!(dto(&rig.client.recv).cookie, cookie);
     }
     let evds = EpEvds { request: Some(&requests), ..rig.server.evds() };
@@ -183,7 +183,7 @@ fn notices_leave_before_the_rest_of_a_batch() {
         server.post(&mut srq, 4, 64, 0, 0);
         let mut pair =
             rig.connect(srq_ep(server, &srq, &evd, &EpAttr::default()), rig.client.ep(&EpAttr::default()));
-        pair.client.post_rdma_write_immediate(&[], 0, RmrTriplet::default(), 1, NONE).unwrap();
+        pair.client.write(&[]).to(RmrTriplet::default()).with_immediate(1).post().unwrap();
         assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
         for _ in 0..3 {
             assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
@@ -251,7 +251,7 @@ fn a_request_flushed_at_once_is_announced() {
     let mut pair = rig.connect_plain(&EpAttr::default());
     rig.disconnect(&pair);
     let waiting = waiter(&server.request, Some(LONG), 1);
-    pair.server.post_send(&[], 7, NONE).unwrap();
+    pair.server.send(&[]).cookie(7).post().unwrap();
     let sent = *waiting.join().unwrap().unwrap().event.completion().expect("a completion");
     assert_eq!((sent.status, sent.cookie), (DtoStatus::Flushed, 7));
 
@@ -272,13 +272,13 @@ fn a_dequeue_passes_suppressed_requests() {
         for event in [true, false] {
             for _ in 1..suppressed {
                 let nothing = RmrTriplet::default();
-                pair.server.post_rdma_write(&[], 0, nothing, CompletionFlags::SUPPRESS).unwrap();
+                pair.server.write(&[]).to(nothing).suppress().post().unwrap();
             }
             pair.client.post_recv(&[], 0, NONE).unwrap();
-            pair.server.post_send(&[], 0, CompletionFlags::SUPPRESS).unwrap();
+            pair.server.send(&[]).suppress().post().unwrap();
             if event {
                 pair.client.post_recv(&[], 0, NONE).unwrap();
-                pair.server.post_send(&[], 7, NONE).unwrap();
+                pair.server.send(&[]).cookie(7).post().unwrap();
                 assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
             }
             assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
@@ -347,7 +347,7 @@ fn buffers_posted_again_behind_a_batch_get_their_messages() {
     let mut send = |pair: &mut Pair, n: usize| {
         for immediate in sent.by_ref().take(n) {
             pair.server.post_recv(&[server.lmr.triplet(0, 64)], 0, NONE).unwrap();
-            pair.client.post_rdma_write_immediate(&[], 0, RmrTriplet::default(), immediate, NONE).unwrap();
+            pair.client.write(&[]).to(RmrTriplet::default()).with_immediate(immediate).post().unwrap();
             assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
         }
     };

@@ -19,10 +19,10 @@ pub(crate) fn send_for_ever() {
         .unwrap();
     expect_connection(&side.connect, &ep, ConnectionEventKind::Established);
     for _ in 0..8 {
-        ep.post_send(&[side.lmr.triplet(0, LARGE)], 0, NONE).unwrap();
+        ep.send(&[side.lmr.triplet(0, LARGE)]).post().unwrap();
     }
     while dto(&side.request).is_success() {
-        ep.post_send(&[side.lmr.triplet(0, LARGE)], 0, NONE).unwrap();
+        ep.send(&[side.lmr.triplet(0, LARGE)]).post().unwrap();
     }
 }
 
@@ -58,7 +58,7 @@ fn killed_peer_ends_its_endpoint_only() {
             if small < 3 && sent == small {
                 sent += 1;
                 let client = &mut others[small].client;
-                client.post_send(&[rig.client.lmr.triplet(0, 16)], 0, NONE).unwrap();
+                client.send(&[rig.client.lmr.triplet(0, 16)]).post().unwrap();
             }
             let got = dto(&server.recv);
             assert!(got.is_success(), "{got:?}");

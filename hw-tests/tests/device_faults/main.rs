@@ -6,7 +6,6 @@ mod connections;
 mod network;
 mod refusals;
 
-use doorbell::CompletionFlags;
 use doorbell_hw_tests::rig::*;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
@@ -37,8 +36,6 @@ fn main() {
     })
     .exit();
 }
-
-const NONE: CompletionFlags = CompletionFlags::empty();
 
 const LARGE: usize = 1 << 20;
 

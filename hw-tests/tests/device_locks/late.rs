@@ -313,7 +313,7 @@ fn used_before_it_is_confirmed(rig: &Arc<Rig>, use_ep: impl FnOnce(&mut Ep)) -> 
     rig.server.post(&mut srq, 1, 64, 0, 5);
     let mut server = rig.server.srq_ep(&srq, &EpAttr::default());
     let peer = rig.answer_silent(&server);
-    let early = server.post_send(&[rig.server.lmr.triplet(0, 8)], 4, NONE);
+    let early = server.send(&[rig.server.lmr.triplet(0, 8)]).cookie(4).post();
     assert_eq!(code(early), dat::INVALID_STATE_EP_COMPLPENDING);
     peer.send(8);
     let steps = Arc::new(Steps::default());
@@ -351,7 +351,7 @@ fn used_before_it_is_confirmed(rig: &Arc<Rig>, use_ep: impl FnOnce(&mut Ep)) -> 
 
 pub(crate) fn a_message_is_answered_before_it_confirms_the_connection() {
     let rig = Arc::new(Rig::new());
-    let answer = |server: &mut Ep| server.post_send(&[rig.server.lmr.triplet(0, 8)], 6, NONE).unwrap();
+    let answer = |server: &mut Ep| server.send(&[rig.server.lmr.triplet(0, 8)]).cookie(6).post().unwrap();
     let (server, _peer) = used_before_it_is_confirmed(&rig, answer);
     server.disconnect(CloseFlags::Abrupt).unwrap();
     assert_eq!(dto(&rig.server.request).cookie, 6);
@@ -364,7 +364,7 @@ pub(crate) fn a_window_is_bound_twice_before_a_message_confirms_the_connection()
         let rig = Arc::new(Rig::patient());
         let mut rmr = Rmr::new(&rig.server.pz, scope).unwrap();
         let bind_twice = |server: &mut Ep| {
-            server.post_send(&[rig.server.lmr.triplet(0, 8)], 6, NONE).unwrap();
+            server.send(&[rig.server.lmr.triplet(0, 8)]).cookie(6).post().unwrap();
             for cookie in [7, 8] {
                 let segment = rig.server.lmr.triplet(0, 64);
                 let (privileges, va_type) = (MemPriv::REMOTE_READ, VaType::Virtual);

@@ -234,7 +234,7 @@ pub(crate) fn an_ep_is_reset_before_its_failure_is_handled() {
     drop(placed);
     let Event::Datagram(event) = next(&rig.client.connect) else { panic!("no datagram event") };
     let DatagramEventKind::Established { peer, .. } = event.kind else { panic!("{event:?}") };
-    client.post_send_ud(&[rig.client.lmr.triplet(0, 8)], &peer, 0, none).unwrap();
+    client.send(&[rig.client.lmr.triplet(0, 8)]).datagram_to(&peer).flags(none).post().unwrap();
     let got = dto(&rig.server.recv);
     assert_eq!((got.cookie, got.status), (2, DtoStatus::Success));
 }

@@ -170,7 +170,7 @@ fn datagrams() {
                 },
                 other => panic!("no address handle: {other:?}"),
             };
-            client.post_send_ud(&[rig.client.lmr.triplet(0, 64)], &to, 0, NONE).unwrap();
+            client.send(&[rig.client.lmr.triplet(0, 64)]).datagram_to(&to).post().unwrap();
             assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
             let received = dto(&rig.server.recv);
             assert_eq!((received.cookie, received.status), (4, DtoStatus::Success));

@@ -77,7 +77,7 @@ fn deeper_queues_hold_more() {
     }
     for i in 0..120 {
         let nowhere = RmrTriplet::default();
-        pair.server.post_rdma_write(&[], i, nowhere, NONE).unwrap();
+        pair.server.write(&[]).to(nowhere).cookie(i).post().unwrap();
     }
     for i in 0..120 {
         let done = dto(&side.request);
@@ -99,7 +99,7 @@ fn more_segments_fit() {
     let len = 3 * most as usize;
     assert_eq!(rig.deliver(&mut pair, len).length as usize, len);
     pair.client.post_recv(&[rig.client.lmr.triplet(0, 4096)], 0, NONE).unwrap();
-    pair.server.post_send(&pieces, 6, NONE).unwrap();
+    pair.server.send(&pieces).cookie(6).post().unwrap();
     assert_eq!(dto(&rig.client.recv).length as usize, len);
 }
 
@@ -129,9 +129,9 @@ fn reads_work_once_allowed() {
         segment_length: 16,
         rmr_context: lmr.rmr_context(),
     };
-    pair.server.post_rdma_read(&[side.lmr.triplet(64, 16)], 0, there(&rig.client.lmr), NONE).unwrap();
+    pair.server.read(&[side.lmr.triplet(64, 16)]).from(there(&rig.client.lmr)).post().unwrap();
     assert_eq!(dto(&side.request).status, DtoStatus::Success);
-    pair.client.post_rdma_read(&[rig.client.lmr.triplet(64, 16)], 0, there(&side.lmr), NONE).unwrap();
+    pair.client.read(&[rig.client.lmr.triplet(64, 16)]).from(there(&side.lmr)).post().unwrap();
     assert_eq!(dto(&rig.client.request).status, DtoStatus::Success);
 }
 
@@ -176,13 +176,13 @@ fn flags_that_requests_may_always_carry_change_nothing() {
     let Pair { mut server, mut client } = connect(&rig, ep, &side.connect);
     for flags in [NONE, F::SUPPRESS, NONE] {
         client.post_recv(&buffer(&rig.client), 0, NONE).unwrap();
-        server.post_send(&[side.lmr.triplet(0, 8)], u64::from(flags.bits()), flags).unwrap();
+        server.send(&[side.lmr.triplet(0, 8)]).cookie(u64::from(flags.bits())).flags(flags).post().unwrap();
         assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
     }
     // Each request has its own flag SUPPRESS.
     assert_eq!((dto(&side.request).cookie, dto(&side.request).cookie), (0, 0));
     expect_nothing(&side.request);
-    assert_eq!(code(server.post_send(&[], 0, F::UNSIGNALLED)), dat::INVALID_ARG5);
+    assert_eq!(code(server.send(&[]).flags(F::UNSIGNALLED).post()), dat::INVALID_ARG5);
     // And with UNSIGNALLED it may be unsignalled.
     let quiet = evd(side, EvdFlags::DTO);
     let evds = doorbell::inside::EpEvds { request: Some(&quiet), ..side.evds() };
@@ -190,7 +190,7 @@ fn flags_that_requests_may_always_carry_change_nothing() {
     let ep = Ep::builder(&side.ia, &side.pz).evds(evds).attributes(&unsignalled).build().unwrap();
     let Pair { mut server, mut client } = connect(&rig, ep, &side.connect);
     client.post_recv(&buffer(&rig.client), 0, NONE).unwrap();
-    server.post_send(&[], 5, F::UNSIGNALLED).unwrap();
+    server.send(&[]).cookie(5).flags(F::UNSIGNALLED).post().unwrap();
     assert_eq!(dto(&rig.client.recv).status, DtoStatus::Success);
 }
 
@@ -304,7 +304,7 @@ fn an_ep_with_a_request_is_changed_and_then_accepts() {
         arrival.cr.accept_reserved(&[]).unwrap();
         expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
         expect_connection(&side.connect, &ep, ConnectionEventKind::Established);
-        ep.post_rdma_write(&[], 9, RmrTriplet::default(), NONE).unwrap();
+        ep.write(&[]).to(RmrTriplet::default()).cookie(9).post().unwrap();
         assert_eq!(dto(&request).cookie, 9);
     }
 }

@@ -119,7 +119,7 @@ fn receives_of_another_pz_fail_when_taken() {
     assert_eq!(code(ep.post_recv(&buffer(side), 3, NONE)), dat::PROTECTION_WRITE);
     let mut pair = connect(&rig, ep, &side.connect);
     assert_eq!(rig.deliver(&mut pair, 0).cookie, 0);
-    pair.client.post_send(&[rig.client.lmr.triplet(0, 8)], 0, NONE).unwrap();
+    pair.client.send(&[rig.client.lmr.triplet(0, 8)]).post().unwrap();
     let failed = dto(&side.recv);
     assert_eq!((failed.cookie, failed.status), (1, DtoStatus::LocalProtection));
     let flushed = dto(&side.recv);

@@ -50,13 +50,13 @@ fn forged_triplets_reach_no_buffer() {
             let server = &mut pair.server;
             refused("SRQ receive", srq.post_recv(&[forged], 1));
             refused("receive", plain.post_recv(&[forged], 1, NONE));
-            refused("send", server.post_send(&[forged], 1, NONE));
-            refused("invalidating send", server.post_send_with_invalidate(&[forged], 1, 9, NONE));
-            refused("write", server.post_rdma_write(&[forged], 1, from, NONE));
-            refused("immediate write", server.post_rdma_write_immediate(&[forged], 1, from, 1, NONE));
-            refused("read", server.post_rdma_read(&[forged], 1, from, NONE));
-            refused("add", server.post_fetch_and_add(forged, 1, from, 1, NONE));
-            refused("swap", server.post_compare_and_swap(forged, 1, from, 1, 1, NONE));
+            refused("send", server.send(&[forged]).cookie(1).post());
+            refused("invalidating send", server.send(&[forged]).with_invalidate(9).cookie(1).post());
+            refused("write", server.write(&[forged]).to(from).cookie(1).post());
+            refused("immediate write", server.write(&[forged]).to(from).with_immediate(1).cookie(1).post());
+            refused("read", server.read(&[forged]).from(from).cookie(1).post());
+            refused("add", server.fetch_add(&forged, 1).at(from).cookie(1).post());
+            refused("swap", server.compare_swap(&forged, 1, 1).at(from).cookie(1).post());
             let bind = RmrBind {
                 lmr: &rig.server.lmr,
                 segment: forged,
@@ -70,7 +70,7 @@ fn forged_triplets_reach_no_buffer() {
         let own = rig.server.lmr.rmr_context();
         for rmr_context in (0..4096).map(|n| own.wrapping_add(n)) {
             let local = RmrTriplet { virtual_address: address, segment_length: 8, rmr_context };
-            refused("read to RMR", pair.server.post_rdma_read_to_rmr(local, 1, from, NONE));
+            refused("read to RMR", pair.server.read_to_rmr(local).from(from).cookie(1).post());
         }
     }
     assert_eq!(*guard, *b"lent out");
@@ -90,14 +90,14 @@ fn an_lmr_of_another_ia_is_refused() {
         assert_eq!(srq.post_recv(&[foreign], 1), write);
         assert_eq!(plain.post_recv(&[foreign], 1, NONE), write);
         let read = Err(PostError::ProtectionZone(0, Direction::Read));
-        assert_eq!(pair.server.post_send(&[foreign], 1, NONE), read);
+        assert_eq!(pair.server.send(&[foreign]).cookie(1).post(), read);
         let own = rig.server.lmr.triplet(0, 8);
         srq.post_recv(&[own], 2).unwrap();
-        pair.client.post_send(&[foreign], 3, NONE).unwrap();
+        pair.client.send(&[foreign]).cookie(3).post().unwrap();
         assert!(dto(&rig.client.request).is_success());
         assert!(dto(&rig.server.recv).is_success());
         pair.client.post_recv(&[foreign], 4, NONE).unwrap();
-        pair.server.post_send(&[own], 5, NONE).unwrap();
+        pair.server.send(&[own]).cookie(5).post().unwrap();
         assert!(dto(&rig.server.request).is_success());
         assert!(dto(&rig.client.recv).is_success());
     }
@@ -125,7 +125,7 @@ fn guessed_keys_reach_no_buffer() {
             let mut pair = rig.connect_srq(&srq);
             let target = RmrTriplet { virtual_address: address, segment_length: 8, rmr_context: key };
             let local = [rig.client.lmr.triplet(512, 8)];
-            pair.client.post_rdma_write(&local, 1, target, NONE).unwrap();
+            pair.client.write(&local).to(target).cookie(1).post().unwrap();
             assert!(!dto(&rig.client.request).is_success(), "a write with the guessed key {key:#x}");
             while !connection(&rig.server.connect).kind.is_end() {}
             while !connection(&rig.client.connect).kind.is_end() {}
@@ -228,7 +228,7 @@ fn a_stale_work_request_reaches_no_later_pool() {
     rig.send_bytes(&mut victim, b"lent out");
     let guard = message(&rig.server, &mut pool);
     // The stale receive takes this message.
-    pair.client.post_send(&[rig.client.lmr.triplet(4096, SIZE)], 0, NONE).unwrap();
+    pair.client.send(&[rig.client.lmr.triplet(4096, SIZE)]).post().unwrap();
     let arrived = dto(&rig.server.recv);
     assert!(!arrived.is_success(), "a dead LMR has received; its key has come again: {found}");
     assert_eq!(*guard, *b"lent out");

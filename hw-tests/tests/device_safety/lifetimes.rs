@@ -86,7 +86,7 @@ fn guards_outlive_everything_in_any_order() {
             vec![Some(Box::new(pool)), Some(Box::new(srq)), Some(Box::new(ep)), Some(Box::new(ia))];
         for next in order {
             // Refused once the connection is known to have ended.
-            let _sent = sender.post_send(&[client.lmr.triplet(4096, SIZE)], 0, NONE);
+            let _sent = sender.send(&[client.lmr.triplet(4096, SIZE)]).post();
             drop(objects[next].take());
             assert_eq!(*guard, *b"lent out", "in the order {order:?}, at {next}");
         }

@@ -196,17 +196,17 @@ fn buffers_of_a_dropped_plain_ep_are_not_written_by_its_peer() {
         assert_eq!(pool.refill(&mut first.server).unwrap(), 4);
         rig.client.lmr.write(SIZE, &[0xee; SIZE]).unwrap();
         for _ in 0..round {
-            let _full = first.client.post_send(&[rig.client.lmr.triplet(SIZE, SIZE)], 9, NONE);
+            let _full = first.client.send(&[rig.client.lmr.triplet(SIZE, SIZE)]).cookie(9).post();
         }
         drop(first.server);
         while rig.server.recv.dequeue().unwrap().is_some() {}
         let back = pool.refill(&mut second.server).unwrap();
         assert_eq!(back, 4, "in round {round}");
         for _ in 0..3 {
-            let _ended = first.client.post_send(&[rig.client.lmr.triplet(SIZE, SIZE)], 9, NONE);
+            let _ended = first.client.send(&[rig.client.lmr.triplet(SIZE, SIZE)]).cookie(9).post();
         }
         rig.client.lmr.write(0, b"lent out").unwrap();
-        second.client.post_send(&[rig.client.lmr.triplet(0, 8)], 1, NONE).unwrap();
+        second.client.send(&[rig.client.lmr.triplet(0, 8)]).cookie(1).post().unwrap();
         let guard = message(&rig.server, &mut pool);
         assert_eq!(*guard, *b"lent out");
         while !connection(&rig.client.connect).kind.is_end() {}

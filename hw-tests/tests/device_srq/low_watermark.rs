@@ -1,6 +1,6 @@
 //! The low watermark: replaced while it fires, and its event in Rust (section I).
 
-use doorbell::{AsyncEvent, AsyncKind, AsyncObject, CompletionFlags, Event, Srq, reason};
+use doorbell::{AsyncEvent, AsyncKind, AsyncObject, Event, Srq, reason};
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
@@ -53,7 +53,7 @@ fn r114_srq_lw_replace_before_fire_or_while_firing() {
         s.set(5);
         for _ in 0..2 {
             let triplet = s.rig.client.lmr.triplet(0, 24);
-            s.pair.client.post_send(&[triplet], 0, CompletionFlags::empty()).unwrap();
+            s.pair.client.send(&[triplet]).post().unwrap();
         }
         s.set(2);
         for evd in [&s.rig.client.request, &s.rig.server.recv] {

@@ -2,7 +2,7 @@
 
 use crate::*;
 use doorbell::inside::EpEvds;
-use doorbell::{CompletionFlags, EpAttr, Srq};
+use doorbell::{EpAttr, Srq};
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, Test, devices, tests};
@@ -65,7 +65,7 @@ fn r98_srq_resize_outstanding_has_three_parts() {
     }
     for pair in &mut pairs {
         let triplet = rig.client.lmr.triplet(0, LARGE);
-        pair.client.post_send(&[triplet], 0, CompletionFlags::empty()).unwrap();
+        pair.client.send(&[triplet]).post().unwrap();
     }
     // Before, while and after the two arrive it is the same.
     until("both are complete", || {

@@ -1,7 +1,7 @@
 //! Address handles, and EPs that are freed with them.
 
 use crate::*;
-use doorbell::{CompletionFlags, DtoStatus, Ep, EpState, Lmr, Psp, Pz};
+use doorbell::{DtoStatus, Ep, EpState, Lmr, Psp, Pz};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Test, dat, tests};
 
@@ -28,7 +28,7 @@ fn address_handles_are_freed_once() {
     client.free_address_handle(&first).unwrap();
     assert_eq!(code(client.free_address_handle(&first)), dat::INVALID_ARG2);
     let message = [rig.client.lmr.triplet(0, 8)];
-    assert_eq!(code(client.post_send_ud(&message, &first, 0, NONE)), dat::INVALID_ARG4);
+    assert_eq!(code(client.send(&message).datagram_to(&first).post()), dat::INVALID_ARG4);
     // The other handle has the same destination and stays.
     send(&rig.client, &mut client, &second, b"second");
     assert_eq!(received(&rig.server, 0).1, b"second");
@@ -40,9 +40,9 @@ fn address_handles_that_nobody_handed_out_are_refused() {
     let known = introduce(&rig, &server, &client);
     let message = [rig.client.lmr.triplet(0, 8)];
     // A handle of another IA, although its destination is on the same side.
-    assert_eq!(code(client.post_send_ud(&message, &known.to_client, 0, NONE)), dat::INVALID_ARG4);
+    assert_eq!(code(client.send(&message).datagram_to(&known.to_client).post()), dat::INVALID_ARG4);
     let wide = known.to_server.with_qpn(1 << 24);
-    assert_eq!(code(client.post_send_ud(&message, &wide, 0, NONE)), dat::INVALID_ARG4);
+    assert_eq!(code(client.send(&message).datagram_to(&wide).post()), dat::INVALID_ARG4);
     assert_eq!(code(client.free_address_handle(&known.to_client)), dat::INVALID_ARG2);
     assert!(client.status().unwrap().requests == 0);
 }
@@ -57,7 +57,7 @@ fn address_handles_are_good_in_their_pz() {
     let pz = Pz::new(&rig.client.ia).unwrap();
     let mut stranger =
         Ep::builder(&rig.client.ia, &pz).evds(rig.client.evds()).attributes(&ud()).build().unwrap();
-    assert_eq!(code(stranger.post_send_ud(&[], &to, 0, NONE)), dat::INVALID_ARG4);
+    assert_eq!(code(stranger.send(&[]).datagram_to(&to).post()), dat::INVALID_ARG4);
 }
 
 /// A device may need the address handle until the send has completed.
@@ -68,7 +68,7 @@ fn a_freed_handle_does_not_affect_posted_sends() {
     for _ in 0..4 {
         let to = introduce(&rig, &server, &client).to_server;
         for cookie in 0..MANY {
-            client.post_send_ud(&[rig.client.lmr.triplet(0, 32)], &to, cookie, NONE).unwrap();
+            client.send(&[rig.client.lmr.triplet(0, 32)]).datagram_to(&to).cookie(cookie).post().unwrap();
         }
         client.free_address_handle(&to).unwrap();
         for cookie in 0..MANY {
@@ -87,7 +87,7 @@ fn datagrams_are_sent_before_their_ep_goes() {
     let to = introduce(&rig, &server, &client).to_server;
     for cookie in 0..MANY {
         let message = [rig.client.lmr.triplet(0, 200)];
-        client.post_send_ud(&message, &to, cookie, CompletionFlags::SUPPRESS).unwrap();
+        client.send(&message).datagram_to(&to).cookie(cookie).suppress().post().unwrap();
     }
     client.close().unwrap();
     for cookie in 0..MANY {
@@ -104,7 +104,7 @@ fn datagrams_are_sent_before_their_memory_goes() {
     let memory =
         Lmr::builder(&rig.client.ia, &rig.client.pz).privileges(all_privileges()).allocate(4096).unwrap();
     for cookie in 0..MANY {
-        client.post_send_ud(&[memory.triplet(0, 200)], &to, cookie, CompletionFlags::SUPPRESS).unwrap();
+        client.send(&[memory.triplet(0, 200)]).datagram_to(&to).cookie(cookie).suppress().post().unwrap();
     }
     memory.close().unwrap();
     for cookie in 0..MANY {
@@ -119,7 +119,7 @@ fn an_ep_goes_with_its_address_handles() {
     let mut sibling = rig.client.ep(&ud());
     let to = introduce(&rig, &server, &client).to_server;
     client.close().unwrap();
-    assert_eq!(code(sibling.post_send_ud(&[], &to, 0, NONE)), dat::INVALID_ARG4);
+    assert_eq!(code(sibling.send(&[]).datagram_to(&to).post()), dat::INVALID_ARG4);
     assert_eq!(code(sibling.free_address_handle(&to)), dat::INVALID_ARG2);
 }
 

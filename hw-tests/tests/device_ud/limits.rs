@@ -25,9 +25,9 @@ fn datagrams_longer_than_a_packet_are_refused() {
     let known = introduce(&rig, &server, &client);
     server.post_recv(&[rig.server.lmr.triplet(0, mtu + GRH_LEN)], 0, NONE).unwrap();
     let long = [rig.client.lmr.triplet(0, mtu + 1)];
-    assert_eq!(code(client.post_send_ud(&long, &known.to_server, 0, NONE)), dat::LENGTH_ERROR);
+    assert_eq!(code(client.send(&long).datagram_to(&known.to_server).post()), dat::LENGTH_ERROR);
     let split = [rig.client.lmr.triplet(0, mtu), rig.client.lmr.triplet(0, 1)];
-    assert_eq!(code(client.post_send_ud(&split, &known.to_server, 0, NONE)), dat::LENGTH_ERROR);
+    assert_eq!(code(client.send(&split).datagram_to(&known.to_server).post()), dat::LENGTH_ERROR);
     let message: Vec<u8> = (0..mtu).map(|i| i as u8).collect();
     send(&rig.client, &mut client, &known.to_server, &message);
     assert_eq!(received(&rig.server, 0).1, message);
@@ -45,9 +45,9 @@ fn connections_work_is_refused() {
     let known = introduce(&rig, &server, &client);
     let message = [rig.client.lmr.triplet(0, 8)];
     let there = RmrTriplet { virtual_address: 0, segment_length: 8, rmr_context: 1 };
-    assert_eq!(code(client.post_send(&message, 0, NONE)), dat::INVALID_STATE_EP_UNCONNECTED);
-    assert_eq!(code(client.post_rdma_write(&message, 0, there, NONE)), dat::INVALID_STATE_EP_UNCONNECTED);
-    assert_eq!(code(client.post_rdma_read(&message, 0, there, NONE)), dat::INVALID_STATE_EP_UNCONNECTED);
+    assert_eq!(code(client.send(&message).post()), dat::INVALID_STATE_EP_UNCONNECTED);
+    assert_eq!(code(client.write(&message).to(there).post()), dat::INVALID_STATE_EP_UNCONNECTED);
+    assert_eq!(code(client.read(&message).from(there).post()), dat::INVALID_STATE_EP_UNCONNECTED);
     assert_eq!(code(client.disconnect(CloseFlags::Abrupt)), dat::INVALID_STATE_EP_UNCONNECTED);
     assert_eq!(code(client.inner.dup_connect(&server.inner, None, &[])), dat::INVALID_STATE_EP_UNCONNECTED);
     let common = std::net::SocketAddr::new(rig.server.ia.address(), 1000);
@@ -64,7 +64,7 @@ fn connections_work_is_refused() {
     // And for datagram calls on EPs for connections.
     let mut connected = rig.client.ep(&EpAttr::default());
     assert_eq!(
-        code(connected.post_send_ud(&message, &known.to_server, 0, NONE)),
+        code(connected.send(&message).datagram_to(&known.to_server).post()),
         dat::INVALID_STATE_EP_UNCONNECTED
     );
 }
@@ -84,18 +84,21 @@ fn completion_flags_are_those_of_sends() {
         server.post_recv(&[side.lmr.triplet(0, 256)], cookie, NONE).unwrap();
     }
     let message = [rig.client.lmr.triplet(0, 8)];
-    client.post_send_ud(&message, &to, 1, CompletionFlags::SUPPRESS).unwrap();
-    client.post_send_ud(&message, &to, 2, NONE).unwrap();
+    client.send(&message).datagram_to(&to).cookie(1).suppress().post().unwrap();
+    client.send(&message).datagram_to(&to).cookie(2).post().unwrap();
     // The first send caused no event.
     assert_eq!(dto(&rig.client.request).cookie, 2);
     until("two have come", || quiet.query().unwrap().queued == 2);
     assert_eq!(code(cno.wait(Some(SHORT))), dat::TIMEOUT_EXPIRED);
-    client.post_send_ud(&message, &to, 3, CompletionFlags::SOLICITED_WAIT).unwrap();
+    client.send(&message).datagram_to(&to).cookie(3).solicited().post().unwrap();
     assert_eq!(cno.wait(Some(LONG)).unwrap(), quiet.id());
     for cookie in 0..3 {
         assert_eq!(dto(&quiet).cookie, cookie);
     }
-    assert_eq!(code(client.post_send_ud(&message, &to, 4, CompletionFlags::UNSIGNALLED)), dat::INVALID_ARG5);
+    assert_eq!(
+        code(client.send(&message).datagram_to(&to).cookie(4).unsignalled().post()),
+        dat::INVALID_ARG5
+    );
 }
 
 /// If memory is freed between post and send, the device detects it: the QP fails.
@@ -120,10 +123,10 @@ fn a_failed_ep_is_good_again_after_a_reset() {
     assert_eq!(server.state(), EpState::Unconnected);
     send(&rig.server, &mut server, &back, b"lost, but sent");
     // Posts are flushed from now on.
-    failing.post_send_ud(&[], &back, 8, NONE).unwrap();
+    failing.send(&[]).datagram_to(&back).cookie(8).post().unwrap();
     let flushed = dto(&rig.server.request);
     assert_eq!((flushed.status, flushed.op, flushed.cookie), (DtoStatus::Flushed, DtoOp::SendUd, 8));
-    assert_eq!(code(failing.post_send(&[], 0, NONE)), dat::INVALID_STATE_EP_DISCONNECTED);
+    assert_eq!(code(failing.send(&[]).post()), dat::INVALID_STATE_EP_DISCONNECTED);
     let again = failing.connect((rig.client.ia.address(), 1).into());
     assert_eq!(code(again), dat::INVALID_STATE_EP_DISCONNECTED);
 

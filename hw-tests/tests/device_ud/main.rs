@@ -79,7 +79,7 @@ fn receiver(side: &Side, receives: usize, offset: usize) -> Ep {
 #[track_caller]
 fn send(side: &Side, ep: &mut Ep, to: &AddressHandle, bytes: &[u8]) -> DtoCompletion {
     side.lmr.write(1 << 20, bytes).unwrap();
-    ep.post_send_ud(&[side.lmr.triplet(1 << 20, bytes.len())], to, 99, NONE).unwrap();
+    ep.send(&[side.lmr.triplet(1 << 20, bytes.len())]).datagram_to(to).cookie(99).post().unwrap();
     let sent = dto(&side.request);
     assert_eq!((sent.ep, sent.cookie, sent.op), (ep.id(), 99, DtoOp::SendUd));
     assert_eq!((sent.status, sent.length as usize), (DtoStatus::Success, bytes.len()));

@@ -10,13 +10,12 @@ use crate::device::{QueueLmrs, Use};
 use crate::error::PostError;
 use crate::lmr::PoolMemory;
 use crate::queue_pair::{LastPool, Request, Requests};
-use crate::types::{CompletionFlags, DtoOp, EpState, LmrTriplet, MAX_IOV, RmrTriplet};
+use crate::types::{CompletionFlags, Destination, DtoOp, EpState, LmrTriplet, MAX_IOV, RmrTriplet};
 use rxe_fallback::{SendOp, Sge};
-use std::array;
 use std::sync::Arc;
 
-/// A request of a chain ([`Ep::chain`]): what one call of a post takes. Each constructor has the
-/// arguments of the post of the same name.
+/// A request of a chain ([`Ep::chain`]), made from a [`Request`](crate::Request) of any operation but
+/// a datagram.
 // Plain fields, not a `RequestKind`: the compiler copies such an enum by loads that overlap several
 // stores just before them. The processor cannot forward those stores, and each load waits for them.
 #[derive(Clone, Copy, Debug)]
@@ -41,83 +40,25 @@ enum Operation {
     Read,
     FetchAdd,
     CompareSwap,
+    /// Refused: chains have none.
+    Datagram,
 }
 
 impl<'a> ChainRequest<'a> {
-    /// As [`Ep::post_send`].
-    #[inline]
-    pub fn send(iov: &'a [LmrTriplet], cookie: u64, flags: CompletionFlags) -> Self {
-        let (operation, remote) = (Operation::Send, RmrTriplet::default());
-        Self { operation, flags, word: 0, cookie, iov, remote, operands: [0; 2] }
-    }
-
-    /// As [`Ep::post_send_with_invalidate`].
-    #[inline]
-    pub fn send_with_invalidate(
-        iov: &'a [LmrTriplet],
-        cookie: u64,
-        rmr_context: u32,
-        flags: CompletionFlags,
-    ) -> Self {
-        let operation = Operation::SendInvalidate;
-        Self { operation, word: rmr_context, ..Self::send(iov, cookie, flags) }
-    }
-
-    /// As [`Ep::post_rdma_write`].
-    #[inline]
-    pub fn rdma_write(
-        iov: &'a [LmrTriplet],
-        cookie: u64,
-        remote: RmrTriplet,
-        flags: CompletionFlags,
-    ) -> Self {
-        Self { operation: Operation::Write, remote, ..Self::send(iov, cookie, flags) }
-    }
-
-    /// As [`Ep::post_rdma_write_immediate`].
-    #[inline]
-    pub fn rdma_write_immediate(
-        iov: &'a [LmrTriplet],
-        cookie: u64,
-        remote: RmrTriplet,
-        immediate: u32,
-        flags: CompletionFlags,
-    ) -> Self {
-        let operation = Operation::WriteImmediate;
-        Self { operation, word: immediate, remote, ..Self::send(iov, cookie, flags) }
-    }
-
-    /// As [`Ep::post_rdma_read`].
-    #[inline]
-    pub fn rdma_read(iov: &'a [LmrTriplet], cookie: u64, remote: RmrTriplet, flags: CompletionFlags) -> Self {
-        Self { operation: Operation::Read, remote, ..Self::send(iov, cookie, flags) }
-    }
-
-    /// As [`Ep::post_fetch_and_add`].
-    #[inline]
-    pub fn fetch_and_add(
-        local: &'a LmrTriplet,
-        cookie: u64,
-        remote: RmrTriplet,
-        add: u64,
-        flags: CompletionFlags,
-    ) -> Self {
-        let operation = Operation::FetchAdd;
-        Self { operation, remote, operands: [add, 0], ..Self::send(array::from_ref(local), cookie, flags) }
-    }
-
-    /// As [`Ep::post_compare_and_swap`].
-    #[inline]
-    pub fn compare_and_swap(
-        local: &'a LmrTriplet,
-        cookie: u64,
-        remote: RmrTriplet,
-        compare: u64,
-        swap: u64,
-        flags: CompletionFlags,
-    ) -> Self {
-        let (operation, operands) = (Operation::CompareSwap, [compare, swap]);
-        Self { operation, remote, operands, ..Self::send(array::from_ref(local), cookie, flags) }
+    #[inline(always)]
+    pub(super) fn new(kind: RequestKind, iov: &'a [LmrTriplet], cookie: u64, flags: CompletionFlags) -> Self {
+        let none = RmrTriplet::default();
+        let (operation, remote, word, operands) = match kind {
+            RequestKind::Send => (Operation::Send, none, 0, [0; 2]),
+            RequestKind::SendInvalidate(context) => (Operation::SendInvalidate, none, context, [0; 2]),
+            RequestKind::Write(to) => (Operation::Write, to, 0, [0; 2]),
+            RequestKind::WriteImmediate(to, immediate) => (Operation::WriteImmediate, to, immediate, [0; 2]),
+            RequestKind::Read(from) => (Operation::Read, from, 0, [0; 2]),
+            RequestKind::FetchAdd(at, add) => (Operation::FetchAdd, at, 0, [add, 0]),
+            RequestKind::CompareSwap(at, compare, swap) => (Operation::CompareSwap, at, 0, [compare, swap]),
+            RequestKind::SendUd(_) => (Operation::Datagram, none, 0, [0; 2]),
+        };
+        Self { operation, flags, word, cookie, iov, remote, operands }
     }
 
     fn kind(&self) -> RequestKind {
@@ -130,6 +71,7 @@ impl<'a> ChainRequest<'a> {
             Operation::Read => RequestKind::Read(remote),
             Operation::FetchAdd => RequestKind::FetchAdd(remote, operands[0]),
             Operation::CompareSwap => RequestKind::CompareSwap(remote, operands[0], operands[1]),
+            Operation::Datagram => RequestKind::SendUd(Destination { token: 0, qpn: 0 }),
         }
     }
 }
@@ -181,8 +123,8 @@ impl Ep {
     /// # use doorbell::*;
     /// # fn answer(ep: &mut Ep, data: LmrTriplet, status: LmrTriplet, client: RmrTriplet) -> Result<()> {
     /// ep.chain(&[
-    ///     ChainRequest::rdma_write(&[data], 1, client, CompletionFlags::SUPPRESS),
-    ///     ChainRequest::send(&[status], 2, CompletionFlags::empty()),
+    ///     Request::write(&data).to(client).suppress().into(),
+    ///     Request::send(&status).cookie(2).into(),
     /// ])?;
     /// # Ok(())
     /// # }

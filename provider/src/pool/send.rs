@@ -65,7 +65,7 @@ impl SendPool {
     /// memory for them. The buffer nevertheless belongs to the EP until the completion.
     ///
     /// # Errors
-    /// The error returns the buffer. As [`Ep::post_send`]; [`PostError::Flags`] for SUPPRESS,
+    /// The error returns the buffer. As [`Request::post`](crate::Request::post); [`PostError::Flags`] for SUPPRESS,
     /// because only its completion returns a buffer; [`PostError::OutOfBounds`] if `len` exceeds
     /// the size, or if the buffer belongs to another pool.
     pub fn send(
@@ -116,7 +116,7 @@ impl SendPool {
     /// #     -> std::result::Result<(), Box<dyn std::error::Error>> {
     /// let mut status = pool.take().ok_or("all buffers are under way")?;
     /// status[0] = 0;
-    /// let write = ChainRequest::rdma_write(data, 7, client, CompletionFlags::SUPPRESS);
+    /// let write = Request::write(data).to(client).cookie(7).suppress().into();
     /// pool.send_after(ep, &[write], status, 1, CompletionFlags::empty()).map_err(|(_, e)| e)?;
     /// # Ok(())
     /// # }

@@ -1,36 +1,13 @@
 //! Posting of datagrams.
 
 use crate::Result;
-use crate::datapath::{Outgoing, SendQueue, WrInfo};
-use crate::ep::{Ep, EpInner, RequestKind};
+use crate::datapath::{Outgoing, SendQueue};
+use crate::ep::EpInner;
 use crate::error::PostError;
 use crate::queue_pair::Request;
-use crate::types::{AddressHandle, CompletionFlags, Destination, EpState, LmrTriplet};
+use crate::types::{Destination, EpState};
 use rxe_fallback::cm::DATAGRAM_QKEY;
 use rxe_fallback::{Ah, PostError as Refusal, SendFlags, SendOp, Sge};
-
-impl Ep {
-    /// Sends a datagram gathered from these segments. It is one packet, so it has at most
-    /// [`IaAttr::mtu`](crate::IaAttr::mtu) bytes. A datagram may get lost without an error.
-    ///
-    /// # Errors
-    /// See [`PostError`]; [`PostError::EpState`] on an EP of another service type,
-    /// [`PostError::AddressHandle`] for an address handle that is freed or belongs to another IA or
-    /// PZ, [`PostError::Length`] for more than a packet.
-    ///
-    /// # References
-    /// dat_ib_extensions.h, `dat_ib_post_send_ud`.
-    pub fn post_send_ud(
-        &mut self,
-        iov: &[LmrTriplet],
-        to: &AddressHandle,
-        cookie: u64,
-        flags: CompletionFlags,
-    ) -> Result<(), PostError> {
-        let to = Destination { token: to.token, qpn: to.qpn };
-        self.inner.request_slow(RequestKind::SendUd(to), iov, WrInfo { cookie, ..WrInfo::default() }, flags)
-    }
-}
 
 impl EpInner {
     /// Checks the EP and the flags of a datagram. Returns the EP's state.

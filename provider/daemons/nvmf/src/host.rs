@@ -263,7 +263,7 @@ impl Connection {
         };
         self.memory.write(start, capsule)?;
         let from = self.memory.triplet(start, capsule.len().min(self.capsule));
-        let sent = self.ep.post_send(&[from], SEND | start as u64, CompletionFlags::empty());
+        let sent = self.ep.send(&[from]).cookie(SEND | start as u64).post();
         Ok(sent.map_err(doorbell::Error::from)?)
     }
 

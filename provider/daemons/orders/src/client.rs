@@ -142,7 +142,7 @@ impl Client {
             true => (link.posted, CompletionFlags::empty()),
             false => (0, CompletionFlags::SUPPRESS),
         };
-        match link.ep.post_send_inline(bytes, cookie, flags) {
+        match link.ep.send_inline(bytes).cookie(cookie).flags(flags).post() {
             Ok(()) => Ok(true),
             // The connection has just ended; the event is on its way.
             Err(PostError::EpState(_)) => Ok(false),

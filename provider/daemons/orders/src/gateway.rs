@@ -760,7 +760,7 @@ impl Connection {
             true => (self.posted, CompletionFlags::empty()),
             false => (QUIET, CompletionFlags::SUPPRESS),
         };
-        self.ep.post_send_inline(message, cookie, flags)
+        self.ep.send_inline(message).cookie(cookie).flags(flags).post()
     }
 }
 

@@ -7,7 +7,7 @@ use super::slot::{READ, Slot, Stage, Task};
 use crate::backend::IoOp;
 use crate::proto::{Cqe, Data, SQE_LEN, Sqe, Status};
 use crate::queue::{Reply, Step};
-use doorbell::{CompletionFlags, DtoCompletion, LmrTriplet, RmrTriplet};
+use doorbell::{DtoCompletion, LmrTriplet, RmrTriplet};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -283,8 +283,7 @@ impl Engine {
         let (Data::Keyed { address, key, .. }, Some(to)) = (this.data, this.write.take()) else { return };
         let from =
             RmrTriplet { virtual_address: address, segment_length: to.segment_length, rmr_context: key };
-        let posted =
-            connection.ep.post_rdma_read(&[to], READ | u64::from(slot), from, CompletionFlags::empty());
+        let posted = connection.ep.read(&[to]).from(from).cookie(READ | u64::from(slot)).post();
         match posted {
             Ok(()) => {
                 this.stage = Stage::Reading;

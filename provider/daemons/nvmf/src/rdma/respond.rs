@@ -4,7 +4,7 @@ use super::engine::{Engine, add};
 use super::slot::{READ, RESPONSE, SEND, Stage, Task, WRITE};
 use crate::proto::{Data, Sqe, Status};
 use crate::queue::Reply;
-use doorbell::{ChainRequest, CompletionFlags, DtoCompletion, LmrTriplet, RmrTriplet};
+use doorbell::{DtoCompletion, LmrTriplet, Request, RmrTriplet};
 use zerocopy::IntoBytes;
 
 impl Engine {
@@ -54,12 +54,11 @@ impl Engine {
             let posted = written.and_then(|()| {
                 let response = [self.responses.triplet(place, RESPONSE)];
                 let cookie = SEND | u64::from(slot);
-                let flags = CompletionFlags::empty();
                 let send = match this.data {
                     Data::Keyed { key, invalidate: true, .. } if self.invalidates => {
-                        ChainRequest::send_with_invalidate(&response, cookie, key, flags)
+                        Request::send(&response).with_invalidate(key).cookie(cookie).into()
                     }
-                    _ => ChainRequest::send(&response, cookie, flags),
+                    _ => Request::send(&response).cookie(cookie).into(),
                 };
                 let posted = match (this.data, &this.write) {
                     (Data::Keyed { address, key, .. }, Some(from)) => {
@@ -69,8 +68,7 @@ impl Engine {
                             rmr_context: key,
                         };
                         let cookie = WRITE | u64::from(slot);
-                        let from = std::slice::from_ref(from);
-                        let write = ChainRequest::rdma_write(from, cookie, to, CompletionFlags::SUPPRESS);
+                        let write = Request::write(from).to(to).cookie(cookie).suppress().into();
                         connection.ep.chain(&[write, send])
                     }
                     _ => connection.ep.chain(&[send]),
