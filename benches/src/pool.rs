@@ -102,7 +102,7 @@ impl Echo {
     #[inline(always)]
     fn answer(&mut self) {
         let buffer = self.answers.take().expect("a free buffer");
-        let sent = self.answers.send(&mut self.server, buffer, ANSWER, CompletionFlags::empty());
+        let sent = self.answers.send(buffer).len(ANSWER).post(&mut self.server);
         assert!(sent.is_ok(), "a send was refused");
     }
 

@@ -166,7 +166,7 @@ impl Provider {
     #[inline(always)]
     fn send_from_pool(&mut self) {
         let buf = self.pool.take().expect("a free buffer");
-        let sent = self.pool.send(&mut self.client, buf, 32, CompletionFlags::empty());
+        let sent = self.pool.send(buf).len(32).post(&mut self.client);
         assert!(sent.is_ok(), "a send was refused");
     }
 

@@ -2,7 +2,8 @@
 
 use doorbell::{
     ChainError, ChainRequest, CloseFlags, CompletionFlags, ConnectionEventKind, Direction, DtoOp, DtoStatus,
-    Ep, EpAttr, EpCounter, Lmr, LmrTriplet, MemPriv, PostError, Request, RmrTriplet, SendPool, Subtype,
+    Ep, EpAttr, EpCounter, Lmr, LmrTriplet, MemPriv, PostError, Refused, Request, RmrTriplet, SendPool,
+    Subtype,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, tests};
@@ -507,7 +508,7 @@ fn a_send_of_a_pool_ends_a_chain() {
         let mut buf = pool.take().unwrap();
         buf[..4].copy_from_slice(b"done");
         let write = Request::write(&data).to(remote(there, 0, 64)).cookie(5).into();
-        pool.send_after(&mut pair.client, &[write], buf, 4, NONE).unwrap();
+        pool.send(buf).len(4).post_after(&mut pair.client, &[write]).unwrap();
         assert!(pool.take().is_none());
         let guard = message(&rig.server, &mut received);
         assert_eq!(*guard, *b"done");
@@ -533,17 +534,21 @@ fn a_refused_chain_gives_the_buffer_back() {
     let mut buf = pool.take().unwrap();
     buf[..4].copy_from_slice(b"kept");
     let client = &mut pair.client;
-    let (buf, refused) = pool.send_after(client, &[write(&good), write(&outside)], buf, 4, NONE).unwrap_err();
+    let Refused { object: buf, error: refused } =
+        pool.send(buf).len(4).post_after(client, &[write(&good), write(&outside)]).unwrap_err();
     assert_eq!(refused, ChainError { request: 1, error: PostError::OutOfBounds(0) });
-    let (buf, refused) =
-        pool.send_after(client, &[write(&good)], buf, 4, CompletionFlags::SUPPRESS).unwrap_err();
+    let Refused { object: buf, error: refused } =
+        pool.send(buf).len(4).suppress().post_after(client, &[write(&good)]).unwrap_err();
     assert_eq!(refused, ChainError { request: 1, error: PostError::Flags });
-    let (buf, refused) = pool.send_after(client, &[write(&good)], buf, SIZE + 1, NONE).unwrap_err();
+    let Refused { object: buf, error: refused } =
+        pool.send(buf).len(SIZE + 1).post_after(client, &[write(&good)]).unwrap_err();
     assert_eq!(refused, ChainError { request: 1, error: PostError::OutOfBounds(0) });
-    let (buf, refused) = elsewhere.send_after(client, &[write(&good)], buf, 4, NONE).unwrap_err();
+    let Refused { object: buf, error: refused } =
+        elsewhere.send(buf).len(4).post_after(client, &[write(&good)]).unwrap_err();
     assert_eq!(refused, ChainError { request: 1, error: PostError::OutOfBounds(0) });
     let foreign = elsewhere.take().unwrap();
-    let (foreign, refused) = elsewhere.send_after(client, &[write(&good)], foreign, 4, NONE).unwrap_err();
+    let Refused { object: foreign, error: refused } =
+        elsewhere.send(foreign).len(4).post_after(client, &[write(&good)]).unwrap_err();
     assert!(matches!(refused, ChainError { request: 1, error: PostError::NoSuchLmr(..) }), "{refused}");
     assert_eq!((&buf[..4], pool.posted(), elsewhere.posted()), (&b"kept"[..], 0, 0));
     drop((buf, foreign));

@@ -4,8 +4,8 @@
 
 use doorbell::{
     CloseFlags, Cno, CompletionFlags, CrArrival, DtoStatus, Ep, EpAttr, EpChange, EvdFlags, Ia, Lmr, MemPriv,
-    PortCounters, Psp, Pz, RecvPool, ReturnType, Rmr, RmrScope, RmrTriplet, Rsp, SendBuf, SendPool, Srq,
-    VaType,
+    PortCounters, Psp, Pz, RecvPool, Refused, ReturnType, Rmr, RmrScope, RmrTriplet, Rsp, SendBuf, SendPool,
+    Srq, VaType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, tests};
@@ -200,7 +200,8 @@ fn everything_is_refused(rig: Rig, objects: Objects) {
     let address = ia.address();
     stale(plain.post_recv(&iov, 1, NONE));
     stale(recv_pool.refill(&mut plain));
-    let (send_buf, error) = send_pool.send(&mut pair.server, send_buf, 8, NONE).unwrap_err();
+    let Refused { object: send_buf, error } =
+        send_pool.send(send_buf).len(8).post(&mut pair.server).unwrap_err();
     stale::<()>(Err(error));
     assert!(send_pool.take().is_none());
     for ep in [&mut pair.server, &mut pair.client, &mut plain].into_iter().chain(&mut ud) {
@@ -305,7 +306,7 @@ fn a_child_is_refused_and_its_drops_touch_nothing() {
     }
     let receive = [rig.client.lmr.triplet(0, SIZE)];
     pair.client.post_recv(&receive, 5, NONE).unwrap();
-    send_pool.send(&mut pair.server, send_buf, 8, NONE).map_err(|(_, e)| e).unwrap();
+    send_pool.send(send_buf).len(8).post(&mut pair.server).unwrap();
     assert!(send_pool.completed(&dto(&rig.server.request)));
     assert_eq!(dto(&rig.client.recv).cookie, 5);
     // The child has answered nothing on behalf of the parent.

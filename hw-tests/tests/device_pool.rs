@@ -1,8 +1,8 @@
 //! Pools of receive and send buffers: every buffer comes back to its pool exactly once.
 
 use doorbell::{
-    CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event, Gauges, PostError,
-    Received, RecvPool, RmrTriplet, SendPool, Srq,
+    CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event, Gauges, Lmr,
+    MemPriv, PostError, Received, RecvPool, Refused, Request, RmrTriplet, SendPool, Srq,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -29,6 +29,8 @@ fn main() {
         pieces_are_sent_in_their_order,
         sends_of_all_sizes_arrive_whole,
         each_send_of_a_pool_is_checked,
+        every_operation_works_with_a_pool,
+        a_message_is_sent_back_without_a_copy,
         dropped_pools_leave_no_memory_behind,
         a_pool_of_nothing_is_refused,
     ])
@@ -300,7 +302,7 @@ fn send_buffers_come_back() {
     assert!(pool.take().is_none());
     drop(two);
     one[..3].copy_from_slice(b"one");
-    pool.send(&mut pair.client, one, 3, NONE).unwrap();
+    pool.send(one).len(3).post(&mut pair.client).unwrap();
     assert_eq!(pool.posted(), 1);
     let _two = pool.take().unwrap();
     assert!(pool.take().is_none());
@@ -320,7 +322,7 @@ fn send_buffers_come_back_from_a_freed_ep() {
     // One send finds a receive buffer; the others are retried.
     for _ in 0..3 {
         let buf = pool.take().unwrap();
-        pool.send(&mut pair.client, buf, 8, NONE).unwrap();
+        pool.send(buf).len(8).post(&mut pair.client).unwrap();
     }
     until("one is done", || rig.client.request.query().unwrap().queued >= 1);
     pair.client.close().unwrap();
@@ -338,13 +340,13 @@ fn a_refused_send_gives_the_buffer_back() {
     let mut idle = rig.client.ep(&EpAttr::default());
     let mut buf = pool.take().unwrap();
     buf[..4].copy_from_slice(b"kept");
-    let (buf, error) = pool.send(&mut idle, buf, 4, NONE).unwrap_err();
+    let Refused { object: buf, error } = pool.send(buf).len(4).post(&mut idle).unwrap_err();
     assert!(matches!(error, PostError::EpState(_)), "{error}");
-    let (buf, error) = pool.send(&mut idle, buf, SIZE + 1, NONE).unwrap_err();
+    let Refused { object: buf, error } = pool.send(buf).len(SIZE + 1).post(&mut idle).unwrap_err();
     assert!(matches!(error, PostError::OutOfBounds(0)), "{error}");
-    let (buf, error) = pool.send(&mut idle, buf, 4, CompletionFlags::SUPPRESS).unwrap_err();
+    let Refused { object: buf, error } = pool.send(buf).len(4).suppress().post(&mut idle).unwrap_err();
     assert!(matches!(error, PostError::Flags), "{error}");
-    let (buf, error) = other.send(&mut idle, buf, 4, NONE).unwrap_err();
+    let Refused { object: buf, error } = other.send(buf).len(4).post(&mut idle).unwrap_err();
     assert!(matches!(error, PostError::OutOfBounds(0)), "{error}");
     assert_eq!(buf[..4], *b"kept");
     assert!(pool.take().is_none());
@@ -377,7 +379,7 @@ fn sends_of_all_sizes_arrive_whole() {
         let bytes: Vec<u8> = (0..len).map(|byte| (byte + n) as u8).collect();
         buf[..len].copy_from_slice(&bytes);
         let flags = if n % 7 == 3 { CompletionFlags::SOLICITED_WAIT } else { NONE };
-        pool.send(&mut pair.client, buf, len, flags).unwrap();
+        pool.send(buf).len(len).flags(flags).post(&mut pair.client).unwrap();
         assert_eq!(*message(&rig.server, &mut received), *bytes, "message {n}");
         let sent = dto(&rig.client.request);
         assert_eq!((sent.status, sent.length as usize), (DtoStatus::Success, len));
@@ -397,7 +399,7 @@ fn each_send_of_a_pool_is_checked() {
     let mut foreign = SendPool::new(&rig.server.ia, &rig.server.pz, 1, SIZE).unwrap();
     let send = |pool: &mut SendPool, ep: &mut doorbell::Ep, len, flags| {
         let buf = pool.take().unwrap();
-        pool.send(ep, buf, len, flags).map_err(|(_, error)| error)
+        pool.send(buf).len(len).flags(flags).post(ep).map_err(|refused| refused.error)
     };
     let client = &mut pair.client;
     for _ in 0..3 {
@@ -428,7 +430,7 @@ fn each_send_of_a_pool_is_checked() {
     let buf = pool.take().unwrap();
     let Rig { server, client } = rig;
     drop(client.ia);
-    let (_buf, error) = pool.send(&mut pair.client, buf, 8, NONE).unwrap_err();
+    let Refused { object: _buf, error } = pool.send(buf).len(8).post(&mut pair.client).unwrap_err();
     assert!(matches!(error, PostError::Stale(_)), "{error}");
     drop((server, pair, received));
 }
@@ -458,4 +460,91 @@ fn a_pool_of_nothing_is_refused() {
             "{buffers}, {size}"
         );
     }
+}
+
+/// RDMA Writes, Reads and atomics, single and behind a chain, from and into buffers of a pool: the
+/// bytes move, and each completion gives its buffer back. A Read of more than the buffer holds is
+/// refused.
+fn every_operation_works_with_a_pool() {
+    let rig = Rig::new();
+    let (_srq, mut received, mut pair) = rig.pooled(4);
+    let atomic = all_privileges() | MemPriv::REMOTE_ATOMIC;
+    let there = Lmr::builder(&rig.server.ia, &rig.server.pz).privileges(atomic).allocate(4096).unwrap();
+    let remote = |offset: usize, len: u32| RmrTriplet {
+        virtual_address: there.address() + offset as u64,
+        segment_length: len,
+        rmr_context: there.rmr_context(),
+    };
+    let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 2, SIZE).unwrap();
+    let ep = &mut pair.client;
+    let done = |pool: &mut SendPool, op: DtoOp| {
+        let dto = dto(&rig.client.request);
+        assert_eq!((dto.op, dto.status), (op, DtoStatus::Success));
+        pool.take_done(&dto).expect("the buffer")
+    };
+    // Twice: the first request of a pool makes all checks, the next ones are fast.
+    for round in 0..3_u8 {
+        let mut buf = pool.take().unwrap();
+        buf.fill(round + 1);
+        pool.write(buf).len(100).to(remote(8, 100)).post(ep).unwrap();
+        drop(done(&mut pool, DtoOp::RdmaWrite));
+        let buf = pool.take().unwrap();
+        pool.read(buf).len(102).from(remote(7, 102)).post(ep).unwrap();
+        assert_eq!(pool.posted(), 1);
+        let buf = done(&mut pool, DtoOp::RdmaRead);
+        assert_eq!(buf[1..101], [round + 1; 100]);
+        assert_eq!((buf[101], pool.posted()), (0, 0));
+        let refused = pool.read(buf).len(10).from(remote(0, 11)).post(ep).unwrap_err();
+        assert_eq!(refused.error, PostError::Length);
+        let refused = pool.write(refused.object).len(12).to(remote(0, 11)).post(ep).unwrap_err();
+        assert_eq!(refused.error, PostError::Length);
+        let buf = refused.object;
+        if rig.client.ia.attributes().atomics {
+            pool.fetch_add(buf, 5).at(remote(1024, 8)).post(ep).unwrap();
+            let buf = done(&mut pool, DtoOp::FetchAndAdd);
+            assert_eq!(buf[..8], (5 * u64::from(round)).to_ne_bytes());
+            let (now, next) = (5 * u64::from(round + 1), 5 * u64::from(round + 1));
+            pool.compare_swap(buf, now, next).at(remote(1024, 8)).post(ep).unwrap();
+            let buf = done(&mut pool, DtoOp::CompareAndSwap);
+            assert_eq!(buf[..8], now.to_ne_bytes());
+        }
+        // A Write with immediate data behind another request of a chain.
+        let mut buf = pool.take().unwrap();
+        buf[..4].copy_from_slice(b"last");
+        let first = rig.client.lmr.triplet(0, 8);
+        let first = Request::write(&first).to(remote(2048, 8)).suppress().into();
+        pool.write(buf).len(4).to(remote(3000, 4)).with_immediate(9).post_after(ep, &[first]).unwrap();
+        drop(done(&mut pool, DtoOp::RdmaWriteImmediate));
+        let notification = message(&rig.server, &mut received);
+        assert_eq!((notification.completion().immediate, notification.len()), (Some(9), 0));
+        let mut written = [0; 4];
+        there.read(3000, &mut written).unwrap();
+        assert_eq!(written, *b"last");
+    }
+}
+
+/// The server sends each message back from the buffer in which it has come. Its buffers and those
+/// of the echoes are all posted again at the end.
+fn a_message_is_sent_back_without_a_copy() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = rig.pooled(4);
+    let mut echoes = RecvPool::new(&rig.client.ia, &rig.client.pz, 4, SIZE).unwrap();
+    echoes.refill(&mut pair.client).unwrap();
+    for round in 0..20_u8 {
+        let bytes = vec![round; 7 * usize::from(round)];
+        rig.send_bytes(&mut pair, &bytes);
+        let got = message(&rig.server, &mut pool);
+        pool.send(got).post(&mut pair.server).unwrap();
+        let event = pool.next(&mut srq, &rig.server.request, Some(LONG)).unwrap();
+        assert!(matches!(event, Received::Other(Event::Done(_))), "{event:?}");
+        assert_eq!(*message(&rig.client, &mut echoes), *bytes);
+        echoes.refill(&mut pair.client).unwrap();
+    }
+    rig.send_bytes(&mut pair, b"to another pool");
+    let got = message(&rig.server, &mut pool);
+    let refused = echoes.send(got).post(&mut pair.server).unwrap_err();
+    assert_eq!((refused.error, &*refused.object), (PostError::OutOfBounds(0), &b"to another pool"[..]));
+    drop(refused);
+    pool.refill(&mut srq).unwrap();
+    assert_eq!(gauges(&pool, &srq), (4, 0, 0));
 }

@@ -23,8 +23,8 @@
 //!   `outstanding` adds those that a message has taken and whose completion was not dequeued.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, Ep, EpId, Evd, EvdFlags, Event, Ia,
-    Psp, Pz, Received, RecvPool, SendPool, Srq,
+    CloseFlags, ConnectOptions, ConnectionEventKind, Ep, EpId, Evd, EvdFlags, Event, Ia, Psp, Pz, Received,
+    RecvPool, SendPool, Srq,
 };
 use std::collections::HashMap;
 use std::error::Error;
@@ -125,7 +125,7 @@ fn send(device: &str, server: SocketAddr, clients: u32) -> Result<()> {
             let mut buffer = pool.take().ok_or("no send buffer is free")?;
             let message = number.to_le_bytes();
             buffer[..message.len()].copy_from_slice(&message);
-            pool.send(ep, buffer, message.len(), CompletionFlags::empty()).map_err(|(_, error)| error)?;
+            pool.send(buffer).len(message.len()).post(ep)?;
         }
         for _ in &eps {
             match sends.wait_for(PATIENCE)? {

@@ -21,8 +21,8 @@
 //! An empty message ends the session. This is a convention of the example, not of DAT.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, Ep, Evd, EvdFlags, Event, Ia, Psp, Pz,
-    Received, RecvPool, SendPool, Srq,
+    CloseFlags, ConnectOptions, ConnectionEventKind, Ep, Evd, EvdFlags, Event, Ia, Psp, Pz, Received,
+    RecvPool, SendPool, Srq,
 };
 use std::error::Error;
 use std::net::SocketAddr;
@@ -101,9 +101,7 @@ impl End {
     fn send(&mut self, ep: &mut Ep, message: &[u8]) -> Result<()> {
         let mut buffer = self.send_pool.take().ok_or("no send buffer is free")?;
         buffer[..message.len()].copy_from_slice(message);
-        self.send_pool
-            .send(ep, buffer, message.len(), CompletionFlags::empty())
-            .map_err(|(_buffer, error)| error)?;
+        self.send_pool.send(buffer).len(message.len()).post(ep)?;
         match self.sends.wait_for(PATIENCE)? {
             Some(Event::Done(sent)) if self.send_pool.completed(&sent) => Ok(()),
             other => Err(format!("the send failed: {other:?}").into()),

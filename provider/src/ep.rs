@@ -28,6 +28,7 @@ pub use chain::{ChainError, ChainRequest};
 pub use compose::{Inline, OfRmr, Op, Request, Segments, op};
 pub(crate) use control::Control;
 pub use modify::EpChange;
+pub(crate) use request::PoolBytes;
 pub use request::{Operation, Read, RequestKind, Send, Write};
 pub(crate) use window::WindowRequest;
 

@@ -93,7 +93,7 @@ pub use listener::{CnoListener, EvdListener};
 pub use lmr::{Lmr, LmrBuilder};
 #[doc(hidden)]
 pub use log::to_stderr as log_to_stderr;
-pub use pool::{Gauges, ReceiveQueue, Received, RecvBuf, RecvPool, SendBuf, SendPool};
+pub use pool::{BufferPool, Gauges, PoolBuf, ReceiveQueue, Received, RecvBuf, RecvPool, SendBuf, SendPool};
 pub use psp::{Psp, PspBuilder, Rsp};
 pub use pz::Pz;
 pub use rmr::{Rmr, RmrBind, RmrParam, RmrScope};
@@ -170,16 +170,19 @@ mod book {
 /// with the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct Refused<T> {
+pub struct Refused<T, E = Error>
+where
+    E: std::error::Error + 'static,
+{
     /// The unchanged object.
     pub object: T,
     /// The reason.
     #[source]
-    pub error: Error,
+    pub error: E,
 }
 
-impl<T> From<Refused<T>> for Error {
-    fn from(refused: Refused<T>) -> Self {
-        refused.error
+impl<T, E: Into<Self> + std::error::Error + 'static> From<Refused<T, E>> for Error {
+    fn from(refused: Refused<T, E>) -> Self {
+        refused.error.into()
     }
 }

@@ -21,11 +21,13 @@
 //! SOUNDNESS.md has the whole argument.
 #![expect(unsafe_code, reason = "slices of registered memory")]
 
+mod post;
 mod recv;
 mod send;
 
+pub use self::post::{BufferPool, PoolBuf, SendBuf};
 pub use self::recv::{Gauges, ReceiveQueue, Received, RecvBuf, RecvPool};
-pub use self::send::{SendBuf, SendPool};
+pub use self::send::SendPool;
 use crate::bounded_queue::BoundedQueue;
 use crate::datapath::WrInfo;
 use crate::error::PostError;
@@ -253,8 +255,8 @@ impl Buffer {
         // SAFETY: in bounds because `len` is at most `size`; mapped because the arena holds the
         // mapping; zeroed at first. Not written meanwhile because the buffer is out: the buffer has
         // no other guard, no queue of a device has held the buffer since its completion came, and
-        // only the pool can post it. Or a send pool is posting the buffer: then this value is with
-        // the pool, and devices only read its memory.
+        // only the pool can post it. Or a pool is posting the buffer for a Send: then this value is
+        // with the pool, and devices only read its memory.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 

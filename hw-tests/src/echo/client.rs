@@ -301,7 +301,7 @@ impl<'a> Client<'a> {
             let now = Instant::now();
             self.to_send
                 .send_pieces(&mut stream.ep, buf, &pieces[..n], CompletionFlags::empty())
-                .map_err(|(_, e)| Failure::run(&format!("connection {at}, message {}", stream.sent), e))?;
+                .map_err(|e| Failure::run(&format!("connection {at}, message {}", stream.sent), e.error))?;
             stream.under_way.push_back(now);
             stream.sent += 1;
             stream.sends += 1;

@@ -3,8 +3,7 @@
 use super::Failure;
 use super::wire::{NOTE_BYTES, Note};
 use doorbell::{
-    CompletionFlags, DtoCompletion, Ep, EpAttr, Error, Evd, EvdFlags, Event, Ia, Pz, RecvPool, ReturnType,
-    SendPool,
+    DtoCompletion, Ep, EpAttr, Error, Evd, EvdFlags, Event, Ia, Pz, RecvPool, ReturnType, SendPool,
 };
 use std::time::{Duration, Instant};
 
@@ -99,7 +98,7 @@ impl Line {
             || Error::new(ReturnType::QueueFull, doorbell::Subtype::None, "too many notes are under way");
         let mut buf = self.said.take().ok_or_else(full)?;
         buf.copy_from_slice(&note.encode());
-        self.said.send(&mut self.ep, buf, NOTE_BYTES, CompletionFlags::empty()).map_err(|(_, e)| e.into())
+        self.said.send(buf).len(NOTE_BYTES).post(&mut self.ep).map_err(Into::into)
     }
 
     /// The control message that this completion of the line brings, if any.

@@ -5,8 +5,8 @@ use super::end::{End, Line};
 use super::wire::{Counts, Note, Purpose};
 use super::{DEFAULT_PORT, Failure};
 use doorbell::{
-    CompletionFlags, ConnectionEvent, Cr, DtoCompletion, DtoOp, Ep, EpAttr, EpId, EpState, Error, Event,
-    PostError, Psp, RecvBuf, RecvPool, SendPool, Srq,
+    ConnectionEvent, Cr, DtoCompletion, DtoOp, Ep, EpAttr, EpId, EpState, Error, Event, PostError, Psp,
+    RecvBuf, RecvPool, Refused, SendPool, Srq,
 };
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -233,9 +233,9 @@ impl Server {
                 drop(message);
                 // The answer returns a credit, so a buffer has to be posted before it.
                 refill(&mut self.shared, connection)?;
-                match self.sends.send(&mut connection.ep, buf, len, CompletionFlags::empty()) {
+                match self.sends.send(buf).len(len).post(&mut connection.ep) {
                     Ok(()) => connection.sends += 1,
-                    Err((_, error)) => {
+                    Err(Refused { error, .. }) => {
                         // If the connection has ended, an event reports that.
                         if connection.ep.state() == EpState::Connected {
                             return Err(error.into());

@@ -118,12 +118,12 @@ fn a_small_send_of_a_pool_goes_with_its_request() {
         let receive = [rig.server.lmr.triplet(0, SIZE)];
         pair.server.post_recv(&receive, 0, NONE).unwrap();
         let first = pool.take().unwrap();
-        pool.send(&mut pair.client, first, SIZE, NONE).unwrap();
+        pool.send(first).len(SIZE).post(&mut pair.client).unwrap();
         assert!(pool.completed(&dto(&rig.client.request)));
         assert_eq!(dto(&rig.server.recv).cookie, 0);
         let mut second = pool.take().unwrap();
         second.fill(len as u8);
-        pool.send(&mut pair.client, second, len, NONE).unwrap();
+        pool.send(second).len(len).post(&mut pair.client).unwrap();
         drop(pool);
         // rxe sends the message again and again, each time from its memory, and fails without a
         // receive. With one, the first copy might arrive late, and still be taken.

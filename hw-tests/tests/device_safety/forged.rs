@@ -2,8 +2,8 @@
 
 use crate::*;
 use doorbell::{
-    Direction, DtoCompletion, EpAttr, Lmr, LmrTriplet, MemPriv, PostError, Pz, RecvPool, Rmr, RmrBind,
-    RmrScope, RmrTriplet, SendPool, VaType,
+    Direction, DtoCompletion, EpAttr, Lmr, LmrTriplet, MemPriv, PostError, Pz, RecvPool, Refused, Rmr,
+    RmrBind, RmrScope, RmrTriplet, SendPool, VaType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, Side, Test, tests};
@@ -144,7 +144,7 @@ fn kept_completions_are_good_once() {
     for round in 0..20u8 {
         let mut buf = sends.take().unwrap();
         buf.fill(round);
-        sends.send(&mut pair.client, buf, SIZE, NONE).unwrap();
+        sends.send(buf).len(SIZE).post(&mut pair.client).unwrap();
         kept.extend([dto(&rig.client.request), dto(&rig.server.recv)]);
         let [.., sent, received] = kept[..] else { unreachable!() };
         assert!(!sends.completed(&received) && pool.take(&sent).is_none());
@@ -194,12 +194,12 @@ fn a_pool_is_refused_by_another_ia_and_another_pz() {
 
     let mut foreign = SendPool::new(&rig.client.ia, &rig.client.pz, 1, SIZE).unwrap();
     let buf = foreign.take().unwrap();
-    let (buf, error) = foreign.send(&mut pair.server, buf, 8, NONE).unwrap_err();
+    let Refused { object: buf, error } = foreign.send(buf).len(8).post(&mut pair.server).unwrap_err();
     assert!(matches!(error, PostError::NoSuchLmr(..)), "{error}");
-    foreign.send(&mut pair.client, buf, 0, NONE).unwrap();
+    foreign.send(buf).len(0).post(&mut pair.client).unwrap();
     let mut outside = SendPool::new(ia, &elsewhere, 1, SIZE).unwrap();
     let buf = outside.take().unwrap();
-    let (_buf, error) = outside.send(&mut pair.server, buf, 8, NONE).unwrap_err();
+    let Refused { object: _buf, error } = outside.send(buf).len(8).post(&mut pair.server).unwrap_err();
     assert!(matches!(error, PostError::ProtectionZone(..)), "{error}");
     drop(RecvPool::new(ia, pz, 1, SIZE).unwrap());
 }

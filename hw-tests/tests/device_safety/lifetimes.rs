@@ -2,8 +2,8 @@
 
 use crate::*;
 use doorbell::{
-    ConnectOptions, Ep, EpAttr, EvdFlags, MemPriv, PostError, RecvBuf, RecvPool, Rmr, RmrBind, RmrScope,
-    SendPool, VaType,
+    ConnectOptions, Ep, EpAttr, EvdFlags, MemPriv, PostError, RecvBuf, RecvPool, Refused, Rmr, RmrBind,
+    RmrScope, SendPool, VaType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Side, Test, tests};
@@ -134,7 +134,7 @@ fn a_panicking_reader_gives_its_buffer_back() {
     for round in 0..3u8 {
         let mut buf = sends.take().unwrap();
         buf[0] = round;
-        sends.send(&mut pair.client, buf, 1, NONE).unwrap();
+        sends.send(buf).len(1).post(&mut pair.client).unwrap();
         assert!(sends.completed(&dto(&rig.client.request)));
         let guard = message(&rig.server, &mut pool);
         let unsent = sends.take().unwrap();
@@ -301,13 +301,14 @@ fn pieces_from_elsewhere_are_refused() {
     for wrong in [0..SIZE + 1, SIZE..SIZE + 8, usize::MAX - 4..usize::MAX, 1..usize::MAX, reversed] {
         for pieces in [vec![wrong.clone()], vec![0..4, wrong.clone()]] {
             let refused = pool.send_pieces(&mut pair.client, buf, &pieces, NONE);
-            let (back, error) = refused.expect_err("a piece from elsewhere was sent");
+            let Refused { object: back, error } = refused.expect_err("a piece from elsewhere was sent");
             assert!(matches!(error, PostError::OutOfBounds(_)), "{pieces:?}: {error:?}");
             buf = back;
         }
     }
     for len in [SIZE + 1, 1 << 32, (1 << 32) + 4, usize::MAX] {
-        let (back, error) = pool.send(&mut pair.client, buf, len, NONE).expect_err("too long");
+        let Refused { object: back, error } =
+            pool.send(buf).len(len).post(&mut pair.client).expect_err("too long");
         assert!(matches!(error, PostError::OutOfBounds(0)), "{len}: {error:?}");
         buf = back;
     }

@@ -1,7 +1,6 @@
 //! Random programs that use pools.
 
-use crate::*;
-use doorbell::{ConnectOptions, DtoCompletion, EpAttr, RecvBuf, RecvPool, SendBuf, SendPool, Srq};
+use doorbell::{ConnectOptions, DtoCompletion, EpAttr, RecvBuf, RecvPool, Refused, SendBuf, SendPool, Srq};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
 use std::mem;
@@ -75,9 +74,9 @@ impl Program {
         self.number = (self.number + 1) % 100;
         let bytes = contents(self.number);
         buf[..bytes.len()].copy_from_slice(&bytes);
-        match self.sends.send(&mut self.pair.client, buf, bytes.len(), NONE) {
+        match self.sends.send(buf).len(bytes.len()).post(&mut self.pair.client) {
             Ok(()) => self.unsent = self.sends.take(),
-            Err((buf, _)) => self.unsent = Some(buf),
+            Err(Refused { object: buf, .. }) => self.unsent = Some(buf),
         }
         if let Some(next) = &mut self.unsent {
             next.fill(0xee);

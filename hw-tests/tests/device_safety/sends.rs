@@ -1,6 +1,5 @@
 //! Buffers of sends that wait, are reset, or end with their EP.
 
-use crate::*;
 use doorbell::{DtoCompletion, Ep, EpAttr, EvdFlags, RecvPool, SendBuf, SendPool, Srq};
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, Test, tests};
@@ -23,7 +22,7 @@ fn with_waiting_sends() -> (Rig, Srq, Pair, SendPool) {
     for byte in [1, 2] {
         let mut buf = sends.take().unwrap();
         buf.fill(byte);
-        sends.send(&mut pair.client, buf, SIZE, NONE).unwrap();
+        sends.send(buf).len(SIZE).post(&mut pair.client).unwrap();
     }
     assert!(sends.take().is_none());
     (rig, srq, pair, sends)
@@ -112,7 +111,7 @@ fn sends_before_a_reset_free_no_later_buffer() {
         for byte in [round, 0xdd] {
             let mut buf = sends.take().unwrap();
             buf.fill(byte);
-            sends.send(&mut pair.client, buf, SIZE, NONE).unwrap();
+            sends.send(buf).len(SIZE).post(&mut pair.client).unwrap();
         }
         assert!(kept.iter().all(|old| !sends.completed(old)), "a completion was good twice");
         assert!(overwrite(&mut sends).is_empty());
@@ -127,7 +126,7 @@ fn sends_before_a_reset_free_no_later_buffer() {
         (last, client) = (pair.server, pair.client);
         let mut buf = sends.take().unwrap();
         buf.fill(0xcc);
-        sends.send(&mut client, buf, SIZE, NONE).unwrap();
+        sends.send(buf).len(SIZE).post(&mut client).unwrap();
     }
 }
 
@@ -152,7 +151,7 @@ fn sends_that_nobody_hears_of_free_each_buffer_once() {
         assert_eq!((held.len(), starts.len()), (buffers, buffers), "a buffer has two owners");
         for mut buf in held {
             buf.fill(round);
-            sends.send(&mut pair.client, buf, SIZE, NONE).unwrap();
+            sends.send(buf).len(SIZE).post(&mut pair.client).unwrap();
         }
         assert!(kept.iter().all(|old| !sends.completed(old)), "a completion was good twice");
         for _ in 0..buffers {

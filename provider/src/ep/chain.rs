@@ -94,9 +94,10 @@ impl From<ChainError> for crate::Error {
     }
 }
 
-/// The last request of a chain: a Send from a pool's memory.
+/// The last request of a chain: one of a pool's memory.
 #[derive(Clone, Copy)]
 pub(crate) struct PoolSend<'a> {
+    pub(crate) kind: RequestKind,
     pub(crate) memory: &'a PoolMemory,
     /// Offset and length.
     pub(crate) bytes: (usize, usize),
@@ -177,7 +178,8 @@ impl Link<'_> {
                 Operation::Read => request.add_known(chain, lmrs, Read(request.remote)),
                 _ => None,
             },
-            Self::Pool(PoolSend { memory, bytes, info, flags }) => {
+            Self::Pool(PoolSend { kind, memory, bytes, info, flags }) => {
+                matches!(kind, RequestKind::Send).then_some(())?;
                 let (segment, length) = fast::last_pool::<P>(pool, memory, *bytes, info)?;
                 fast::takes::<true>(*flags).then_some(())?;
                 let request = || Request::new(info, *flags, DtoOp::Send, length);
@@ -354,7 +356,7 @@ impl EpInner {
                     let info = WrInfo { cookie: request.cookie, ..WrInfo::default() };
                     (request.kind(), info, request.iov.len())
                 }
-                Link::Pool(send) => (RequestKind::Send, send.info, usize::from(send.bytes.1 > 0)),
+                Link::Pool(send) => (send.kind, send.info, usize::from(send.bytes.1 > 0)),
             };
             let most = left.max_iov.min(MAX_IOV).min(left.segments);
             if segments > most {

@@ -5,7 +5,7 @@
 
 use super::Ep;
 use super::chain::ChainRequest;
-use super::request::{self, RequestKind};
+use super::request::{self, PoolBytes, RequestKind};
 use crate::datapath::WrInfo;
 use crate::error::PostError;
 use crate::types::{AddressHandle, CompletionFlags, Destination, LmrTriplet, RmrTriplet};
@@ -25,15 +25,15 @@ use std::array;
 /// # }
 /// ```
 ///
-/// `L` is the local memory, `O` the operation, `E` the EP.
+/// `L` is the local memory, `O` the operation, `E` the EP, or the pool that has the memory.
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is posted"]
 pub struct Request<L, O, E = ()> {
-    ep: E,
-    local: L,
-    op: O,
+    pub(crate) ep: E,
+    pub(crate) local: L,
+    pub(crate) op: O,
     cookie: u64,
-    flags: CompletionFlags,
+    pub(crate) flags: CompletionFlags,
 }
 
 /// The operations of a [`Request`].
@@ -71,11 +71,11 @@ pub mod op {
 
     /// An atomic addition that lacks the peer's memory: [`Request::at`](super::Request::at).
     #[derive(Clone, Copy, Debug)]
-    pub struct FetchAddAt(pub(super) u64);
+    pub struct FetchAddAt(pub(crate) u64);
 
     /// An atomic comparison that lacks the peer's memory: [`Request::at`](super::Request::at).
     #[derive(Clone, Copy, Debug)]
-    pub struct CompareSwapAt(pub(super) u64, pub(super) u64);
+    pub struct CompareSwapAt(pub(crate) u64, pub(crate) u64);
 }
 
 use op::{
@@ -131,7 +131,7 @@ type Local<'a> = &'a [LmrTriplet];
 
 impl<L, O, E> Request<L, O, E> {
     #[inline(always)]
-    fn new(ep: E, local: L, op: O) -> Self {
+    pub(crate) fn new(ep: E, local: L, op: O) -> Self {
         Self { ep, local, op, cookie: 0, flags: CompletionFlags::empty() }
     }
 
@@ -139,13 +139,6 @@ impl<L, O, E> Request<L, O, E> {
     fn with_op<P>(self, op: P) -> Request<L, P, E> {
         let Self { ep, local, cookie, flags, .. } = self;
         Request { ep, local, op, cookie, flags }
-    }
-
-    /// The completion has this cookie. The default is 0.
-    #[inline(always)]
-    pub fn cookie(mut self, cookie: u64) -> Self {
-        self.cookie = cookie;
-        self
     }
 
     /// No event, unless the request fails.
@@ -176,6 +169,15 @@ impl<L, O, E> Request<L, O, E> {
     #[inline(always)]
     pub fn flags(mut self, flags: CompletionFlags) -> Self {
         self.flags |= flags;
+        self
+    }
+}
+
+impl<L: sealed::NoPool, O, E> Request<L, O, E> {
+    /// The completion has this cookie. The default is 0.
+    #[inline(always)]
+    pub fn cookie(mut self, cookie: u64) -> Self {
+        self.cookie = cookie;
         self
     }
 }
@@ -383,10 +385,21 @@ impl<L, E> Request<L, CompareSwapAt, E> {
     }
 }
 
-mod sealed {
-    use super::{CompletionFlags, Ep, LmrTriplet, PostError, RequestKind, WrInfo};
+pub(crate) mod sealed {
+    use super::{CompletionFlags, Ep, LmrTriplet, PoolBytes, PostError, RequestKind, WrInfo};
+    use std::iter::once;
+
+    /// Local memory that is of no pool, whose completions have cookies of their own.
+    pub trait NoPool {}
+
+    impl NoPool for &[LmrTriplet] {}
+    impl NoPool for super::Inline<'_> {}
+    impl NoPool for super::OfRmr {}
 
     pub trait Op: Copy {
+        /// Few bytes go to the device with the request.
+        const COPIES: bool = false;
+
         #[doc(hidden)]
         fn kind(self) -> RequestKind;
 
@@ -401,6 +414,18 @@ mod sealed {
         ) -> Result<(), PostError> {
             ep.inner.request_slow(self.kind(), iov, WrInfo { cookie, ..WrInfo::default() }, flags)
         }
+
+        #[doc(hidden)]
+        #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
+        fn post_pool(
+            self,
+            ep: &mut Ep,
+            bytes: PoolBytes<'_>,
+            info: WrInfo,
+            flags: CompletionFlags,
+        ) -> Result<(), PostError> {
+            ep.inner.request_pool_slow(self.kind(), bytes.memory, once(bytes.at), info, flags)
+        }
     }
 }
 
@@ -410,8 +435,10 @@ pub trait Op: sealed::Op {}
 impl<T: sealed::Op> Op for T {}
 
 macro_rules! fast {
-    ($($op:ident),*) => {$(
+    ($($op:ident: $copies:expr),*) => {$(
         impl sealed::Op for $op {
+            const COPIES: bool = $copies;
+
             #[inline(always)]
             fn kind(self) -> RequestKind {
                 request::Operation::kind(self)
@@ -427,11 +454,23 @@ macro_rules! fast {
             ) -> Result<(), PostError> {
                 ep.submit(self, iov, cookie, flags)
             }
+
+            #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
+            #[inline(always)]
+            fn post_pool(
+                self,
+                ep: &mut Ep,
+                bytes: PoolBytes<'_>,
+                info: WrInfo,
+                flags: CompletionFlags,
+            ) -> Result<(), PostError> {
+                ep.submit_pool(self, bytes, info, flags)
+            }
         }
     )*};
 }
 
-fast!(Send, Write, Read);
+fast!(Send: true, Write: false, Read: false);
 
 impl sealed::Op for SendInvalidate {
     #[inline(always)]

@@ -13,7 +13,7 @@
 //! [`QueueLmrs`]: crate::device::QueueLmrs
 
 use super::post::send_flags;
-use super::request::{Operation, Send};
+use super::request::{Operation, PoolBytes};
 use crate::datapath::{Path, PostSends, Segment, WrInfo};
 use crate::hint::likely;
 use crate::lmr::PoolMemory;
@@ -127,34 +127,34 @@ impl Requests {
         true
     }
 
-    /// Posts a Send of part of a pool's memory, if the last Send from a pool was from this one.
-    /// `bytes` is an offset and a length. `copy`: the same bytes, which go to the device with the
-    /// request if they are few and the path has that.
+    /// Posts a request of part of a pool's memory, if the last request from a pool was from this one.
     #[inline(always)]
-    pub(crate) fn push_pool<P: Path>(
+    pub(crate) fn push_pool<P: Path, O: Operation>(
         &mut self,
-        memory: &PoolMemory,
-        bytes: (usize, usize),
-        copy: Option<&[u8]>,
+        op: O,
+        PoolBytes { memory, at, copy }: PoolBytes<'_>,
         info: &WrInfo,
         flags: CompletionFlags,
     ) -> bool {
         if !takes::<true>(flags) || self.ring.room() == 0 {
             return false;
         }
-        let Some((segment, length)) = last_pool::<P>(self.last_pool, memory, bytes, info) else {
+        let Some((segment, length)) = last_pool::<P>(self.last_pool, memory, at, info) else {
             return false;
         };
-        let request = Request::new(info, flags, Send::OP, length);
-        let flags = send_flags(flags, true);
+        if !op.fits(length) {
+            return false;
+        }
+        let request = Request::new(info, flags, O::OP, length);
+        let flags = send_flags(flags, O::SOLICITS);
         if let Some(copy) = copy
             && let Some(queue) = P::send_queue(&mut self.queue)
             && queue.copy_fast(request, copy, flags)
         {
-            self.count(Send::OP, length);
+            self.count(O::OP, length);
             return true;
         }
-        self.put::<P, Send, 1>(Send, request, [segment], flags)
+        self.put::<P, O, 1>(op, request, [segment], flags)
     }
 }
 

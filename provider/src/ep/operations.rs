@@ -2,10 +2,11 @@
 //! `ep/recv.rs`. All take `&mut self`, because one thread at a time posts to an EP.
 
 use super::Ep;
-use super::request::Operation;
+use super::request::{Operation, PoolBytes};
 use crate::datapath::{Direct, WrInfo, with_path};
 use crate::error::PostError;
 use crate::types::{CompletionFlags, LmrTriplet};
+use std::iter::once;
 
 impl Ep {
     /// Posts a receive to an EP without an SRQ.
@@ -60,6 +61,41 @@ impl Ep {
             return Ok(());
         }
         self.submit_any(op, iov, cookie, flags)
+    }
+
+    /// Posts a request of a pool's memory.
+    #[inline(always)]
+    pub(super) fn submit_pool(
+        &mut self,
+        op: impl Operation,
+        bytes: PoolBytes<'_>,
+        info: WrInfo,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        if let Some(mut requests) = self.inner.pair.requests.try_lock_fast()
+            && requests.push_pool::<Direct, _>(op, bytes, &info, flags)
+        {
+            return Ok(());
+        }
+        self.submit_pool_any(op, bytes, info, flags)
+    }
+
+    /// As [`Ep::submit_pool`], for all requests.
+    #[inline(never)]
+    fn submit_pool_any(
+        &mut self,
+        op: impl Operation,
+        bytes: PoolBytes<'_>,
+        info: WrInfo,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        let mut requests = self.inner.pair.requests.lock();
+        let path = requests.queue.path();
+        if with_path!(path, P => requests.push_pool::<P, _>(op, bytes, &info, flags)) {
+            return Ok(());
+        }
+        drop(requests);
+        self.inner.request_pool_slow(op.kind(), bytes.memory, once(bytes.at), info, flags)
     }
 
     /// As [`Ep::submit`], for all requests.

@@ -101,9 +101,10 @@ impl EpInner {
         self.pair.open_requests(&mut self.pair.requests.lock(), longest, pool);
     }
 
-    /// Sends pieces of a pool's memory; each piece is an offset and a length.
-    pub(crate) fn send_pool_slow(
+    /// Posts a request of pieces of a pool's memory; each piece is an offset and a length.
+    pub(crate) fn request_pool_slow(
         self: &Arc<Self>,
+        kind: RequestKind,
         memory: &PoolMemory,
         pieces: impl ExactSizeIterator<Item = (usize, usize)>,
         info: WrInfo,
@@ -111,7 +112,7 @@ impl EpInner {
     ) -> Result<(), PostError> {
         let pool = info.pool;
         let mut checked = false;
-        self.submit_checked(RequestKind::Send, pieces.len(), info, flags, |direction, sges| {
+        self.submit_checked(kind, pieces.len(), info, flags, |direction, sges| {
             let pz = self.pz();
             let mut n = 0;
             // A segment of length 0 contributes no bytes, as with triplets (R52).

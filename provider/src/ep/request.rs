@@ -1,6 +1,7 @@
 //! The requests that can be posted to an EP.
 
 use crate::error::Direction;
+use crate::lmr::PoolMemory;
 use crate::types::{Destination, DtoOp, RmrTriplet};
 use rxe_fallback::SendOp;
 
@@ -38,6 +39,16 @@ impl RequestKind {
             Self::Read(_) | Self::FetchAdd(..) | Self::CompareSwap(..) => Direction::Write,
         }
     }
+}
+
+/// Bytes of a pool's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct PoolBytes<'a> {
+    pub(crate) memory: &'a PoolMemory,
+    /// Offset and length.
+    pub(crate) at: (usize, usize),
+    /// The same bytes, for an operation that copies.
+    pub(crate) copy: Option<&'a [u8]>,
 }
 
 /// An operation of fast posts. A type of its own, not a [`RequestKind`]: a value of such an enum

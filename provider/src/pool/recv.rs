@@ -1,12 +1,16 @@
 //! Receive buffers.
 
+use super::post::sealed::Parts;
+use super::post::{PoolBuf, SendBuf};
 use super::{Arena, Buffer, BufferState, Buffers};
 use crate::datapath::{WrInfo, with_path};
 use crate::error::PostError;
 use crate::event_data::Owner;
 use crate::lmr::PoolMemory;
 use crate::types::MemPriv;
-use crate::{DtoCompletion, DtoOp, Ep, EpId, Evd, Event, Ia, Pz, Result, Srq, SrqParam, WaitError};
+use crate::{
+    DtoCompletion, DtoOp, Ep, EpId, Evd, Event, Ia, Pz, Request, Result, Srq, SrqParam, WaitError, op,
+};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,6 +121,14 @@ pub struct Gauges {
     pub unreaped: usize,
 }
 
+impl Parts for RecvPool {
+    #[expect(private_interfaces, reason = "only pools have buffers")]
+    #[inline(always)]
+    fn parts(&mut self) -> (&Arc<Arena>, &mut Buffers) {
+        (&self.arena, &mut self.buffers)
+    }
+}
+
 impl RecvPool {
     /// Creates a pool of `buffers` free buffers of `size` bytes. [`RecvPool::refill`] posts them.
     ///
@@ -124,7 +136,7 @@ impl RecvPool {
     /// INVALID_PARAMETER for no buffers, or a size of 0 or over 4 GiB; otherwise as
     /// [`LmrBuilder::allocate`](crate::LmrBuilder::allocate).
     pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
-        let arena = Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_WRITE)?;
+        let arena = Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE)?;
         Ok(Self { arena, buffers: Buffers::new(buffers)?, batch: (buffers as usize / 4).clamp(1, 64) })
     }
 
@@ -167,6 +179,10 @@ impl RecvPool {
             return None;
         }
         let index = self.buffers.complete(dto.cookie)?;
+        if !dto.op.is_receive() {
+            self.buffers.give_back(index);
+            return None;
+        }
         if !dto.is_success() {
             self.buffers.give_back(index);
             return Some(Received::Failed(*dto));
@@ -174,6 +190,16 @@ impl RecvPool {
         // A write with immediate consumes a buffer and does not write to its bytes.
         let len = if dto.op == DtoOp::ReceiveRdmaWriteImmediate { 0 } else { dto.length as usize };
         Some(Received::Message(RecvBuf { buffer: self.arena.buffer(index, len), dto: *dto }))
+    }
+
+    /// A message of the bytes of this one, for example its echo: without a copy. The buffer belongs
+    /// to the EP until the completion, which [`RecvPool::next`] and [`RecvPool::take`] see like that
+    /// of a receive: give them the completions of the EP's requests as well. `next` returns it as
+    /// [`Received::Other`].
+    #[inline(always)]
+    pub fn send(&mut self, message: RecvBuf) -> Request<PoolBuf, op::Send, &mut Self> {
+        let len = message.len();
+        Request::new(self, PoolBuf { buf: SendBuf { buffer: message.buffer }, len }, op::Send)
     }
 
     /// Refills when a batch of buffers has returned or few are posted, then waits for the next

@@ -86,7 +86,7 @@ impl End {
             self.send_pool.completed(&dto);
         };
         buffer[..message.len()].copy_from_slice(message);
-        let sent = self.send_pool.send(ep, buffer, message.len(), CompletionFlags::empty());
+        let sent = self.send_pool.send(buffer).len(message.len()).post(ep);
         Ok(sent.map_err(|(_, error)| error)?)
     }
 }

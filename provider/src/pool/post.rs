@@ -1,0 +1,172 @@
+//! Requests from and into the memory of a pool.
+
+use super::{Arena, Buffer, BufferState, Buffers};
+use crate::ep::{PoolBytes, PoolSend};
+use crate::error::PostError;
+use crate::types::{CompletionFlags, MAX_IOV};
+use crate::{ChainError, ChainRequest, Ep, Op, Refused, Request, Subtype};
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut, Range};
+use std::slice;
+use std::sync::Arc;
+
+/// A pool whose buffers requests can use.
+pub trait BufferPool: sealed::Parts {}
+
+impl<P: sealed::Parts> BufferPool for P {}
+
+pub(super) mod sealed {
+    use super::{Arc, Arena, Buffers};
+
+    pub trait Parts {
+        #[expect(private_interfaces, reason = "only pools have buffers")]
+        fn parts(&mut self) -> (&Arc<Arena>, &mut Buffers);
+    }
+}
+
+/// A buffer to fill and send. Dropping an unsent `SendBuf` returns its buffer to the pool.
+#[derive(Debug)]
+pub struct SendBuf {
+    pub(super) buffer: Buffer,
+}
+
+/// The first bytes of a buffer, as the local memory of a [`Request`].
+#[derive(Debug)]
+pub struct PoolBuf {
+    pub(super) buf: SendBuf,
+    pub(super) len: usize,
+}
+
+impl<O, P> Request<PoolBuf, O, P> {
+    /// Uses the first `len` bytes of the buffer. The default is all, or all of a message.
+    #[inline(always)]
+    pub fn len(mut self, len: usize) -> Self {
+        self.local.len = len;
+        self
+    }
+}
+
+impl<O: Op, P: BufferPool> Request<PoolBuf, O, &mut P> {
+    /// Posts the request to this EP, which owns the buffer until the completion.
+    ///
+    /// On the direct path, up to 44 bytes of a Send go to the device with the request, so that it
+    /// reads no memory for them.
+    ///
+    /// # Errors
+    /// The error returns the buffer. As for other local memory; [`PostError::Flags`] for SUPPRESS,
+    /// because only its completion returns a buffer; [`PostError::OutOfBounds`] if the length
+    /// exceeds the size, or if the buffer belongs to another pool.
+    #[inline]
+    pub fn post(self, ep: &mut Ep) -> Result<(), Refused<SendBuf, PostError>> {
+        let Self { ep: pool, local: PoolBuf { buf, len }, op, flags, .. } = self;
+        let (arena, buffers) = pool.parts();
+        let (buffer, cookie) = start(arena, buffers, buf, slice::from_ref(&(0..len)), flags)?;
+        // The device may write to the buffer of any other operation.
+        let copy = if O::COPIES { buffer.bytes().get(..len) } else { None };
+        let bytes = PoolBytes { memory: &arena.registered, at: arena.bytes(buffer.index, 0, len), copy };
+        let posted = op.post_pool(ep, bytes, arena.info(cookie), flags);
+        finish(buffers, buffer, posted)
+    }
+
+    /// Posts these requests to the EP, and this one behind them, with one doorbell: for example an
+    /// RDMA Write of the data, and then the status. See [`Ep::chain`].
+    ///
+    /// ```no_run
+    /// # use doorbell::*;
+    /// # fn answer(pool: &mut SendPool, ep: &mut Ep, data: &[LmrTriplet], client: RmrTriplet)
+    /// #     -> std::result::Result<(), Box<dyn std::error::Error>> {
+    /// let mut status = pool.take().ok_or("all buffers are under way")?;
+    /// status[0] = 0;
+    /// let write = Request::write(data).to(client).cookie(7).suppress().into();
+    /// pool.send(status).len(1).post_after(ep, &[write])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error returns the buffer. As [`Ep::chain`], and as [`Request::post`] for the last
+    /// request, whose number is that of `requests.len()`.
+    pub fn post_after(
+        self,
+        ep: &mut Ep,
+        requests: &[ChainRequest<'_>],
+    ) -> Result<(), Refused<SendBuf, ChainError>> {
+        let Self { ep: pool, local: PoolBuf { buf, len }, op, flags, .. } = self;
+        let (arena, buffers) = pool.parts();
+        let (buffer, cookie) = start(arena, buffers, buf, slice::from_ref(&(0..len)), flags).map_err(
+            |Refused { object, error }| Refused {
+                object,
+                error: ChainError { request: requests.len(), error },
+            },
+        )?;
+        let (memory, bytes) = (&arena.registered, arena.bytes(buffer.index, 0, len));
+        let send = PoolSend { kind: op.kind(), memory, bytes, info: arena.info(cookie), flags };
+        let posted = ep.inner.chain(requests, Some(&send));
+        finish(buffers, buffer, posted)
+    }
+}
+
+/// Checks a request of these pieces and marks the buffer as posted. Returns the buffer and its
+/// cookie. If the post panics, nobody has the buffer: it is not dropped.
+#[inline(always)]
+pub(super) fn start(
+    arena: &Arc<Arena>,
+    buffers: &mut Buffers,
+    buf: SendBuf,
+    pieces: &[Range<usize>],
+    flags: CompletionFlags,
+) -> Result<(ManuallyDrop<Buffer>, u64), Refused<SendBuf, PostError>> {
+    let refuse = |object, error| Err(Refused { object, error });
+    if flags.contains(CompletionFlags::SUPPRESS) {
+        return refuse(buf, PostError::Flags);
+    }
+    if pieces.len() > MAX_IOV {
+        let given = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+        return refuse(buf, PostError::TooManySegments { given, most: MAX_IOV as u32 });
+    }
+    if !Arc::ptr_eq(&buf.buffer.arena, arena) {
+        return refuse(buf, PostError::OutOfBounds(0));
+    }
+    let too_long = |piece: &Range<usize>| piece.start > piece.end || piece.end > arena.size;
+    if let Some(i) = pieces.iter().position(too_long) {
+        return refuse(buf, PostError::OutOfBounds(i as u32));
+    }
+    match buffers.mark(buf.buffer.index) {
+        Some(cookie) => Ok((ManuallyDrop::new(buf.buffer), cookie)),
+        None => refuse(buf, PostError::Full(Subtype::ResourceMemory)),
+    }
+}
+
+/// Ends what [`start`] began: the EP has the buffer, or the error returns it.
+#[inline(always)]
+pub(super) fn finish<E: std::error::Error + 'static>(
+    buffers: &mut Buffers,
+    buffer: ManuallyDrop<Buffer>,
+    posted: Result<(), E>,
+) -> Result<(), Refused<SendBuf, E>> {
+    let buffer = ManuallyDrop::into_inner(buffer);
+    match posted {
+        Ok(()) => {
+            buffer.into_index();
+            Ok(())
+        }
+        Err(error) => {
+            buffers.take_back(buffer.index, BufferState::Out);
+            Err(Refused { object: SendBuf { buffer }, error })
+        }
+    }
+}
+
+impl Deref for SendBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.buffer.bytes()
+    }
+}
+
+impl DerefMut for SendBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.buffer.bytes_mut()
+    }
+}
