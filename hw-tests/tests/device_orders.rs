@@ -69,7 +69,7 @@ fn options() -> Options {
 /// A gateway with its thread.
 struct Server {
     handle: Handle,
-    thread: Option<JoinHandle<doorbell::Result<Market>>>,
+    thread: Option<JoinHandle<Result<Market, doorbell_orders::gateway::Error>>>,
 }
 
 impl Server {
@@ -285,7 +285,8 @@ fn no_order_allocates() {
     let market = Market::new(rules(), SIZES, &listings());
     let mut gateway = Gateway::open(market, None, &Replayed::default().connected, options()).unwrap();
     let handle = gateway.handle();
-    let (connected, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (connected, measuring, done) =
+        (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let load = scope.spawn(|| {
             let mut load = load(handle.address, 4, rules());
@@ -293,6 +294,7 @@ fn no_order_allocates() {
             // The first posts of a connection and of a pool may be slower ones.
             is_verified(&mut load, burst(4, 500));
             connected.store(true, Ordering::Release);
+            until("the orders are counted", || measuring.load(Ordering::Acquire));
             is_verified(&mut load, burst(4, 5000));
             done.store(true, Ordering::Release);
             load
@@ -304,6 +306,7 @@ fn no_order_allocates() {
         };
         serve_until(&connected);
         let before = handle.stats().messages_in.load(Ordering::Relaxed);
+        measuring.store(true, Ordering::Release);
         let allocated = allocation_counter::measure(|| serve_until(&done));
         let load = load.join().unwrap();
         assert!(handle.stats().messages_in.load(Ordering::Relaxed) >= before + 5000);

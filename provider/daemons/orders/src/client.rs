@@ -17,6 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SENDS: u32 = 64;
 /// One of so many Sends is signalled.
 const SIGNAL: u64 = 16;
+/// Events of a connection that are not completions.
+const CONNECTION_EVENTS: usize = 4;
 /// Events taken at a time.
 const EVENTS: usize = 64;
 
@@ -74,8 +76,10 @@ impl Client {
         let ia = Ia::builder(device).rnr_retry(7).rnr_timer(1).open()?;
         let pz = Pz::new(&ia)?;
         let streams = EvdFlags::DTO | EvdFlags::CONNECTION;
-        let events = Evd::new(&ia, 4096.min(ia.attributes().max_evd_qlen), streams)?;
         let receives = receives.min(ia.attributes().max_recv_per_srq);
+        // An EVD that is too short loses events.
+        let length = receives as usize + sessions * (SENDS as usize + CONNECTION_EVENTS);
+        let events = Evd::new(&ia, length.min(ia.attributes().max_evd_qlen), streams)?;
         let mut srq = Srq::builder(&ia, &pz).depth(receives).build()?;
         let mut pool = RecvPool::new(&ia, &pz, receives, LONGEST_OUT)?;
         pool.refill(&mut srq)?;

@@ -18,8 +18,8 @@ use crate::login::{Login, Refusal, Refused, Welcome};
 use crate::market::{Market, Verdict};
 use crate::ouch::{Inbound, LONGEST_IN, LONGEST_OUT, outbound};
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEvent, ConnectionEventKind, Cr, DtoCompletion, Ep, EpState, Evd,
-    EvdFlags, Event, Ia, PostError, Psp, Pz, RecvPool, RetryAttr, Srq,
+    AsyncEvent, AsyncKind, CloseFlags, CompletionFlags, ConnectionEvent, ConnectionEventKind, Cr,
+    DtoCompletion, Ep, EpState, Evd, EvdFlags, Event, Ia, PostError, Psp, Pz, RecvPool, RetryAttr, Srq,
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -142,6 +142,20 @@ impl Handle {
     }
 }
 
+/// Why a gateway has ended that nobody has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] doorbell::Error),
+    /// More events came than the EVD has room for, which its length rules out.
+    #[error("events of the device were lost")]
+    EventsLost,
+    /// Inputs are no longer recorded.
+    #[error("the journal cannot be written")]
+    Journal,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Not established yet: orders may come, nothing can be sent.
@@ -216,8 +230,8 @@ const BATCH: u32 = 32;
 const SIGNAL: u64 = 16;
 /// A client may send this many heartbeats a second.
 const HEARTBEATS: u32 = 100;
-/// Events that are not completions.
-const QUEUE_LENGTH: usize = 4096;
+/// Events of a connection that are not completions.
+const CONNECTION_EVENTS: usize = 4;
 /// The cookie of a Send that is not signalled.
 const QUIET: u64 = 0;
 
@@ -236,8 +250,12 @@ impl Gateway {
         let ia = Ia::builder(&options.device).rnr_retry(7).rnr_timer(1).open()?;
         let pz = Pz::new(&ia)?;
         let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
-        let events = Evd::new(&ia, QUEUE_LENGTH.min(ia.attributes().max_evd_qlen), streams)?;
         let receives = options.receives.min(ia.attributes().max_recv_per_srq);
+        // An EVD that is too short loses events. Each receive and, when a connection ends, each request
+        // can be one.
+        let of_session = (options.sends + options.own_receives) as usize + CONNECTION_EVENTS;
+        let length = receives as usize + market.sessions.most() * of_session;
+        let events = Evd::new(&ia, length.min(ia.attributes().max_evd_qlen), streams)?;
         let mut srq = Srq::builder(&ia, &pz).depth(receives).build()?;
         // Two bytes more than the longest message: whatever is longer is no message either.
         let mut pool = RecvPool::new(&ia, &pz, receives, LONGEST_IN + 2)?;
@@ -279,15 +297,15 @@ impl Gateway {
     /// Serves until the handle orders the end. Returns the market.
     ///
     /// # Errors
-    /// Those of the device, after which nothing can be served.
-    pub fn run(mut self) -> doorbell::Result<Market> {
+    /// After these nothing can be served.
+    pub fn run(mut self) -> Result<Market, Error> {
         let mut now = Instant::now();
         let (mut next_tick, mut last_event) = (now, now);
         loop {
             let count = self.pass()?;
             now = Instant::now();
             if now >= next_tick {
-                if self.tick() {
+                if self.tick()? {
                     return Ok(self.market);
                 }
                 next_tick = now + TICK;
@@ -674,10 +692,16 @@ impl Gateway {
     }
 
     /// Looks at timers. Returns whether the gateway shall end.
-    fn tick(&mut self) -> bool {
+    fn tick(&mut self) -> Result<bool, Error> {
         self.ticks += 1;
         while let Ok(Some(event)) = self.ia.async_evd().dequeue() {
-            tracing::debug!(?event, "an event of the device");
+            match event {
+                Event::Async(AsyncEvent { kind: AsyncKind::EvdOverflow, .. }) => {
+                    return Err(Error::EventsLost);
+                }
+                // Also for each connection that ends.
+                event => tracing::debug!(?event, "an event of the device"),
+            }
         }
         let ticks = |time: Duration| (time.as_nanos() / TICK.as_nanos()) as u64;
         let (heartbeat, patience) = (ticks(self.options.heartbeat), ticks(self.options.patience));
@@ -701,14 +725,14 @@ impl Gateway {
         }
         self.publish_gauges();
         if self.journal.as_ref().is_some_and(Journal::has_failed) {
-            self.shared.order.store(STOP, Ordering::Relaxed);
+            return Err(Error::Journal);
         }
         match self.shared.order.load(Ordering::Relaxed) {
-            RUN => return false,
+            RUN => return Ok(false),
             DRAIN => self.drain(),
             _ => (0..self.connections.len() as u32).for_each(|number| self.close(number, "the gateway ends")),
         }
-        self.connections.iter().all(Option::is_none)
+        Ok(self.connections.iter().all(Option::is_none))
     }
 
     /// Ends the day, and the connections to which everything was sent.
