@@ -4,8 +4,8 @@
 use crate::login::{Login, Refusal, Refused, Welcome};
 use crate::ouch::{LONGEST_IN, LONGEST_OUT};
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEvent, ConnectionEventKind, DtoCompletion, Ep,
-    Evd, EvdFlags, Event, Ia, PostError, Pz, RecvPool, RetryAttr, Srq,
+    AsyncEvent, AsyncKind, CloseFlags, CompletionFlags, ConnectOptions, ConnectionEvent, ConnectionEventKind,
+    DtoCompletion, Ep, Evd, EvdFlags, Event, Ia, PostError, Pz, RecvPool, RetryAttr, Srq,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -161,6 +161,12 @@ impl Client {
         {
             tracing::debug!(%error, "disconnect");
         }
+    }
+
+    /// Whether more events came than the EVD has room for, which its length rules out.
+    pub fn has_lost_events(&self) -> bool {
+        std::iter::from_fn(|| self.ia.async_evd().dequeue().ok().flatten())
+            .any(|event| matches!(event, Event::Async(AsyncEvent { kind: AsyncKind::EvdOverflow, .. })))
     }
 
     /// Takes what has come. Returns the number of events.

@@ -82,6 +82,10 @@ pub struct Load {
 /// How long the load waits for any one thing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Orders of a session without an answer. Later ones wait, and their latencies count from their times
+/// all the same. More answers than that would be cut off as those of a slow reader.
+const WAITING: usize = 256;
+
 /// How often idle sessions send a heartbeat.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
@@ -251,6 +255,12 @@ impl Load {
         let mut latency = Some(Histogram::new_with_bounds(1, 600_000_000_000, 3)?);
         let reached = self.send_on_time(step, &mut latency, done)?;
         self.settle(step.sessions, &mut latency)?;
+        if self.client.has_lost_events() {
+            bail!("events of the clients' device were lost");
+        }
+        if let Some(session) = (0..step.sessions).find(|&session| !self.client.is_connected(session)) {
+            bail!("session {session}: the gateway has ended the connection; its log says why");
+        }
         let verified = self.verify()?;
         let latency = latency.context("a histogram")?;
         Ok(Measured { step, latency, reached, verified })
@@ -320,7 +330,7 @@ impl Load {
     /// none is lost.
     #[inline]
     fn send_next(&mut self, session: usize, intended: Instant) -> anyhow::Result<bool> {
-        if !self.client.has_room(session) {
+        if !self.client.has_room(session) || self.sessions[session].waiting.len() >= WAITING {
             return Ok(false);
         }
         let message = self.traffic.next(session);
