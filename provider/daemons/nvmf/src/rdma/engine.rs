@@ -130,7 +130,7 @@ impl Handle {
     }
 }
 
-/// The events of an EVD that are not completions: requests, connection events, wake-ups.
+/// The length of each EVD. Those of completions grow with their connections.
 const QUEUE_LENGTH: usize = 4096;
 
 /// One device with its thread.
@@ -167,6 +167,10 @@ pub struct Engine {
     pub(super) address: SocketAddr,
     // Freed last.
     pub(super) _service: Psp,
+    /// Receives, requests, and everything else: a dequeue from an EVD with one kind of event is
+    /// several times as fast as one from an EVD with all.
+    pub(super) received: Evd,
+    pub(super) done: Evd,
     pub(super) events: Evd,
     pub(super) pz: Pz,
     pub(super) ia: Ia,
@@ -182,8 +186,9 @@ impl Engine {
         // Hosts retry for ever when they find no receive posted, and so does this end.
         let ia = Ia::builder(&options.device).rnr_retry(7).rnr_timer(12).open()?;
         let pz = Pz::new(&ia)?;
-        let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO | EvdFlags::SOFTWARE;
-        let events = Evd::new(&ia, QUEUE_LENGTH.min(ia.attributes().max_evd_qlen), streams)?;
+        let evd = |streams| Evd::new(&ia, QUEUE_LENGTH.min(ia.attributes().max_evd_qlen), streams);
+        let (received, done) = (evd(EvdFlags::DTO)?, evd(EvdFlags::DTO)?);
+        let events = evd(EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::SOFTWARE)?;
         let shared = Arc::<Shared>::default();
         let waker: Waker = {
             let (shared, events) = (shared.clone(), events.clone());
@@ -228,6 +233,8 @@ impl Engine {
             invalidates: ia.attributes().remote_invalidate,
             address,
             _service: service,
+            received,
+            done,
             events,
             pz,
             ia,

@@ -82,7 +82,9 @@ impl Engine {
         let reads = u32::from(self.options.reads).min(limits.max_rdma_read_per_ep_out);
         let ep = Ep::builder(&self.ia, &self.pz)
             .srq(self.receives.srq())
-            .evd(&self.events)
+            .recv_evd(&self.received)
+            .request_evd(&self.done)
+            .connect_evd(&self.events)
             .request_depth(u32::from(credits) * 2 + reads)
             .request_segments(1)
             .rdma_reads_in(0)

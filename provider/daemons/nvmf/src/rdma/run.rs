@@ -1,7 +1,7 @@
 //! The thread of an engine: it takes events, looks at timers and sleeps.
 
 use super::engine::{DRAIN, Engine, STOP};
-use doorbell::{EvdListener, Event};
+use doorbell::{Evd, EvdListener, Event};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How often the engine looks at its timers.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How many events are taken at a time.
+/// How many events of an EVD are taken at a time.
 const EVENTS: usize = 64;
 
 impl Engine {
@@ -19,21 +19,17 @@ impl Engine {
     /// # Errors
     /// Those of the device, after which nothing can be served.
     pub fn run(mut self) -> doorbell::Result<()> {
-        let mut listener = EvdListener::new(&self.events)?;
+        let mut listeners = [
+            EvdListener::new(&self.received)?,
+            EvdListener::new(&self.done)?,
+            EvdListener::new(&self.events)?,
+        ];
         let mut next_tick = self.now;
         let mut busy_until = next_tick;
         loop {
-            let mut count = self.poll_files();
-            while count < EVENTS
-                && let Some(event) = listener.dequeue()?
-            {
-                self.on_event(event);
-                count += 1;
-            }
-            self.receives.refill(&self.ia, &self.pz, count == 0)?;
-            let now = Instant::now();
-            self.now = now;
-            self.run_delayed(now);
+            listeners.iter_mut().for_each(EvdListener::cancel);
+            let count = self.turn()?;
+            let now = self.now;
             if now >= next_tick {
                 if self.tick(now) {
                     return Ok(());
@@ -48,14 +44,47 @@ impl Engine {
                 std::hint::spin_loop();
                 continue;
             }
-            match listener.poll()? {
-                Some(event) => self.on_event(event),
-                None => {
-                    let until = self.delayed.peek().map_or(next_tick, |first| first.due.min(next_tick));
-                    self.sleep_until(&listener, until);
+            let mut is_idle = true;
+            for listener in &mut listeners {
+                if let Some(event) = listener.poll()? {
+                    self.on_event(event);
+                    is_idle = false;
                 }
             }
+            if is_idle {
+                let until = self.delayed.peek().map_or(next_tick, |first| first.due.min(next_tick));
+                self.sleep_until(&listeners, until);
+            }
         }
+    }
+
+    /// One pass: takes events and completed operations on files, and does what they ask for. Returns
+    /// how many there were. [`Engine::run`] is a loop of passes, with timers and sleep.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    #[inline(never)]
+    pub fn turn(&mut self) -> doorbell::Result<usize> {
+        let mut count = self.poll_files();
+        count += self.take(|engine| &engine.received)?;
+        count += self.take(|engine| &engine.done)?;
+        count += self.take(|engine| &engine.events)?;
+        self.receives.refill(&self.ia, &self.pz, count == 0)?;
+        self.now = Instant::now();
+        self.run_delayed(self.now);
+        Ok(count)
+    }
+
+    /// Takes up to [`EVENTS`] events of this EVD. Returns how many.
+    fn take(&mut self, of: impl Fn(&Self) -> &Evd) -> doorbell::Result<usize> {
+        let mut count = 0;
+        while count < EVENTS
+            && let Some(event) = of(self).dequeue()?
+        {
+            self.on_event(event);
+            count += 1;
+        }
+        Ok(count)
     }
 
     fn on_event(&mut self, event: Event) {
@@ -120,20 +149,18 @@ impl Engine {
     }
 
     /// Sleeps until there may be an event, a file operation has completed, or it is time.
-    fn sleep_until(&self, listener: &EvdListener, until: Instant) {
+    fn sleep_until(&self, listeners: &[EvdListener; 3], until: Instant) {
         let rest = until.saturating_duration_since(Instant::now());
         // Rounded up, so that the timer has passed afterwards.
         let timeout = PollTimeout::try_from(rest + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
         let watch = |fd| PollFd::new(fd, PollFlags::POLLIN);
-        let slept = match &self.ring {
-            Some(ring) => {
-                // Readable as well if an operation has completed since the last look.
-                let slept = poll(&mut [watch(listener.as_fd()), watch(ring.event())], timeout);
-                ring.clear_event();
-                slept
-            }
-            None => poll(&mut [watch(listener.as_fd())], timeout),
-        };
+        let mut fds: Vec<_> = listeners.iter().map(|listener| watch(listener.as_fd())).collect();
+        // Readable as well if an operation has completed since the last look.
+        fds.extend(self.ring.as_ref().map(|ring| watch(ring.event())));
+        let slept = poll(&mut fds, timeout);
+        if let Some(ring) = &self.ring {
+            ring.clear_event();
+        }
         if let Err(error) = slept {
             tracing::debug!(%error, "poll");
         }
