@@ -23,6 +23,9 @@ QUICK ?=
 # With any value, `make bench` measures calls whose cache lines are cold.
 COLD ?=
 
+# For make bench: nvmf measures the storage daemon instead.
+ONLY ?=
+
 # Continuous integration does not change lock files.
 locked := $(if $(CI),--locked)
 run_tests := cargo run --quiet $(locked) -p doorbell-test-runner --
@@ -104,13 +107,17 @@ hw-test: setup ## everything on an mlx5 device of this machine, in one report (D
 	$(build_dat_library)
 	QUICK=$(QUICK) DAT_LIBRARY="$(dat_library)" hw-tests/hw-test $(DEVICE) $(PEER)
 
-bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the software device (QUICK=1: in seconds; COLD=1: with cold cache lines; DEVICE=mlx5_0: on a device of this machine)
+bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the software device (QUICK=1: in seconds; COLD=1: with cold cache lines; DEVICE=mlx5_0: on a device of this machine; ONLY=nvmf: the storage daemon, also beside the kernel's)
+ifeq ($(ONLY),nvmf)
+	QUICK=$(QUICK) hw-tests/nvmf/bench
+else
 	cargo build $(locked) --release -p mlx5-emu -p doorbell-benches -p doorbell-verbs
 	$(build_dat_library)
 ifneq ($(COLD),)
 	"$(target_dir)/release/cold" --libdoorbell "$(dat_library)" $(if $(QUICK),--rounds 1 --millis 10) --out target/bench/cold.json
 else
 	"$(target_dir)/release/compare" --libdoorbell "$(dat_library)" $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE)) --out target/bench/report.json
+endif
 endif
 
 lint: setup ## format and clippy
