@@ -2,8 +2,8 @@
 //! nothing to do awaits its EVD, and the thread sleeps while all do.
 
 use doorbell::{
-    AsyncCno, AsyncEvd, Cno, CompletionFlags, ConnectOptions, Ep, EpId, Evd, EvdFlags, Event, Ia, Psp, Pz,
-    RecvPool, SendPool, Srq,
+    AsyncCno, AsyncEvd, Cno, ConnectOptions, Ep, EpId, Evd, EvdFlags, Event, Ia, Psp, Pz, RecvPool, SendPool,
+    Srq,
 };
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -86,8 +86,8 @@ impl End {
             self.send_pool.completed(&dto);
         };
         buffer[..message.len()].copy_from_slice(message);
-        let sent = self.send_pool.send(buffer).len(message.len()).post(ep);
-        Ok(sent.map_err(|(_, error)| error)?)
+        self.send_pool.send(buffer).len(message.len()).post(ep)?;
+        Ok(())
     }
 }
 
