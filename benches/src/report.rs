@@ -101,7 +101,7 @@ pub fn write(rows: &[Row], path: &Path) -> Result<()> {
     write_json(&rows.iter().map(Entry::from).collect::<Vec<_>>(), path)
 }
 
-/// The rows of a report that [`write`] has written.
+/// The rows of a report that [`write()`] has written.
 ///
 /// # Errors
 ///

@@ -100,7 +100,7 @@ impl Uct {
     ///
     /// # Errors
     ///
-    /// As [`count::steps`](crate::count::steps); always on processors other than x86-64.
+    /// As [`count::steps`]; always on processors other than x86-64.
     pub fn steps(&self, spec: &Spec, groups: u32) -> Result<(Steps, u32)> {
         let stepper = self.stepper.as_ref().context("single steps are counted on x86-64 only")?;
         let mut command = self.command(spec, GROUP, 0, groups as usize);

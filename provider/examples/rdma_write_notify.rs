@@ -11,13 +11,13 @@
 //!
 //! - The server registers memory ([`Lmr`]) that a peer may write. It tells the client address,
 //!   length and RMR context (the rkey) in the private data of its accept.
-//! - The client writes with [`Ep::post_rdma_write_immediate`]. The bytes go to the named address.
-//!   The immediate value, 32 bits, comes with the completion at the server.
+//! - The client writes by [`Ep::write`] with an immediate value. The bytes go to the named address,
+//!   and the immediate value, 32 bits, comes with the completion at the server.
 //! - The notification takes a receive buffer, but writes nothing into it. So the server posts
 //!   buffers without segments ([`Srq::post_recv`] with an empty list).
 //! - When the server dequeues the completion, the bytes of that write are in its memory.
 //!
-//! A plain RDMA Write ([`Ep::post_rdma_write`]) followed by a Send notifies as well, at the cost of
+//! A plain [`Ep::write`] followed by a Send notifies as well, at the cost of
 //! one more request. That is the way for peers without the IB extension of DAT.
 
 use doorbell::{

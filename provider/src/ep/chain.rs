@@ -117,8 +117,7 @@ impl Ep {
     /// Each request is treated as if it were posted alone: it has its own completion, cookie and
     /// flags, and needs its own place in the EP's queue. Either all requests are posted or none. A
     /// chain without requests does nothing. A chain saves doorbells, not instructions of the
-    /// processor. [`SendPool::send_after`](crate::SendPool::send_after) posts a chain that ends
-    /// with a buffer of a pool.
+    /// processor. `post_after` of a pool's request posts a chain that ends with it.
     ///
     /// ```no_run
     /// # use doorbell::*;
