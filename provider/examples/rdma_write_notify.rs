@@ -28,9 +28,10 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The server's memory is an array of records of this many bytes.
-const RECORD: usize = 64;
-const RECORDS: usize = 32;
+/// The server's memory is an array of this many records.
+const RECORDS: u8 = 32;
+/// Bytes of a record.
+const RECORD: u8 = 64;
 
 /// How long each end waits for any one event, a client's arrival apart.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,8 +48,13 @@ fn main() -> Result<()> {
 }
 
 /// Record `n` as the client writes it.
-fn record(n: usize) -> [u8; RECORD] {
-    [n as u8 + 1; RECORD]
+fn record(n: u8) -> Vec<u8> {
+    vec![n + 1; RECORD.into()]
+}
+
+/// Where record `n` begins.
+fn offset(n: u8) -> usize {
+    usize::from(n) * usize::from(RECORD)
 }
 
 fn serve(device: &str) -> Result<()> {
@@ -59,10 +65,10 @@ fn serve(device: &str) -> Result<()> {
     let notifications = Evd::new(&ia, 256, EvdFlags::DTO)?;
 
     let privileges = MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE | MemPriv::REMOTE_WRITE;
-    let memory = Lmr::builder(&ia, &pz).privileges(privileges).allocate(RECORDS * RECORD)?;
-    let mut srq = Srq::builder(&ia, &pz).depth(RECORDS as u32).build()?;
+    let memory = Lmr::builder(&ia, &pz).privileges(privileges).allocate(offset(RECORDS))?;
+    let mut srq = Srq::builder(&ia, &pz).depth(RECORDS.into()).build()?;
     for cookie in 0..RECORDS {
-        srq.post_recv(&[], cookie as u64)?;
+        srq.post_recv(&[], cookie.into())?;
     }
 
     let service = Psp::builder(&ia, &requests).build()?;
@@ -71,24 +77,19 @@ fn serve(device: &str) -> Result<()> {
         return Err("not a connection request".into());
     };
     let ep = Ep::builder(&ia, &pz).srq(&srq).recv_evd(&notifications).connect_evd(&connections).build()?;
-    let target = RmrTriplet {
-        virtual_address: memory.address(),
-        segment_length: memory.len() as u32,
-        rmr_context: memory.rmr_context(),
-    };
-    request.cr.accept(&ep, &encode(target))?;
+    request.cr.accept(&ep, &memory.remote(0, memory.len()).to_bytes())?;
     expect(&connections, ConnectionEventKind::Established)?;
 
     for _ in 0..RECORDS {
         let Some(Event::Received(notification)) = notifications.wait_for(PATIENCE)? else {
             return Err("no notification".into());
         };
-        let n = notification.immediate.ok_or("a message without immediate value")? as usize;
+        let n = u8::try_from(notification.immediate.ok_or("a message without immediate value")?)?;
         if n >= RECORDS {
             return Err(format!("there is no record {n}").into());
         }
-        let mut bytes = [0; RECORD];
-        memory.read(n * RECORD, &mut bytes)?;
+        let mut bytes = vec![0; RECORD.into()];
+        memory.read(offset(n), &mut bytes)?;
         if bytes != record(n) {
             return Err(format!("record {n} has other bytes than were written").into());
         }
@@ -103,24 +104,21 @@ fn write(device: &str, server: SocketAddr) -> Result<()> {
     let pz = Pz::new(&ia)?;
     let writes = Evd::new(&ia, 256, EvdFlags::DTO)?;
     let connections = Evd::new(&ia, 16, EvdFlags::CONNECTION)?;
-    let memory = Lmr::builder(&ia, &pz).allocate(RECORD)?;
+    let memory = Lmr::builder(&ia, &pz).allocate(RECORD.into())?;
 
     let mut ep = Ep::builder(&ia, &pz)
         .request_evd(&writes)
         .connect_evd(&connections)
         .connect_with(server, ConnectOptions::new().timeout(PATIENCE))?;
-    let target = decode(&expect(&connections, ConnectionEventKind::Established)?)?;
+    let answer = expect(&connections, ConnectionEventKind::Established)?;
+    let target = RmrTriplet::from_bytes(&answer).ok_or("the server's answer is too short")?;
 
     // From the last record to the first: the server learns from the immediate value which it is.
     for n in (0..RECORDS).rev() {
         memory.write(0, &record(n))?;
-        let to = RmrTriplet {
-            virtual_address: target.virtual_address + (n * RECORD) as u64,
-            segment_length: RECORD as u32,
-            ..target
-        };
-        let from = [memory.triplet(0, RECORD)];
-        ep.write(&from).to(to).with_immediate(n as u32).cookie(n as u64).post()?;
+        let from = [memory.triplet(0, memory.len())];
+        let to = target.part(u64::from(n) * u64::from(RECORD), RECORD.into());
+        ep.write(&from).to(to).with_immediate(n.into()).cookie(n.into()).post()?;
         // The memory can be changed once the write has completed.
         match writes.wait_for(PATIENCE)? {
             Some(Event::Done(_)) => {}
@@ -140,24 +138,4 @@ fn expect(connections: &Evd, expected: ConnectionEventKind) -> Result<Vec<u8>> {
         Some(change) if change.kind == expected => Ok(change.private_data.clone()),
         _ => Err(format!("expected {expected:?}, got {event:?}").into()),
     }
-}
-
-/// Address, length and RMR context, little-endian.
-fn encode(target: RmrTriplet) -> Vec<u8> {
-    [
-        &target.virtual_address.to_le_bytes()[..],
-        &target.segment_length.to_le_bytes(),
-        &target.rmr_context.to_le_bytes(),
-    ]
-    .concat()
-}
-
-/// The transport pads private data with zeros, so there may be more bytes.
-fn decode(data: &[u8]) -> Result<RmrTriplet> {
-    let data = data.get(..16).ok_or("the server's answer is too short")?;
-    Ok(RmrTriplet {
-        virtual_address: u64::from_le_bytes(data[..8].try_into()?),
-        segment_length: u32::from_le_bytes(data[8..12].try_into()?),
-        rmr_context: u32::from_le_bytes(data[12..].try_into()?),
-    })
 }

@@ -20,7 +20,7 @@ use crate::error::{Direction, PostError};
 use crate::memory::headroom;
 use crate::pz::PzInner;
 use crate::sync::{Mutex, rank};
-use crate::types::{LmrTriplet, MemPriv, VaType};
+use crate::types::{LmrTriplet, MemPriv, RmrTriplet, VaType};
 use crate::{Error, Ia, IaCounter, Pz, Refused, Result, Subtype};
 use rxe_fallback::mr::Mapping;
 use rxe_fallback::{Access, Mr, Sge};
@@ -144,6 +144,13 @@ impl Lmr {
             segment_length: u32::try_from(len).unwrap_or(u32::MAX),
             lmr_context: self.inner.context,
         }
+    }
+
+    /// What a peer needs to read or write `len` bytes from `offset` on by RDMA: send it in private
+    /// data or in a message. The peer's device checks bounds and privileges of each access.
+    pub fn remote(&self, offset: usize, len: usize) -> RmrTriplet {
+        let LmrTriplet { virtual_address, segment_length, .. } = self.triplet(offset, len);
+        RmrTriplet { virtual_address, segment_length, rmr_context: self.rmr_context() }
     }
 
     /// Copies bytes out, from `offset` on.

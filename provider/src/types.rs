@@ -332,6 +332,36 @@ pub struct RmrTriplet {
     pub rmr_context: u32,
 }
 
+impl RmrTriplet {
+    /// `len` bytes of it, from `offset` on. The peer's device checks the bounds.
+    pub fn part(self, offset: u64, len: u32) -> Self {
+        let virtual_address = self.virtual_address.wrapping_add(offset);
+        Self { virtual_address, segment_length: len, ..self }
+    }
+
+    /// For private data or a message to the peer: address, length and RMR context, little-endian.
+    pub fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.virtual_address.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.segment_length.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.rmr_context.to_le_bytes());
+        bytes
+    }
+
+    /// From what [`to_bytes`](Self::to_bytes) has made, with or without more bytes behind it: the
+    /// transport pads private data. `None` for less than 16 bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (address, rest) = bytes.split_first_chunk()?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (context, _) = rest.split_first_chunk()?;
+        Some(Self {
+            virtual_address: u64::from_le_bytes(*address),
+            segment_length: u32::from_le_bytes(*length),
+            rmr_context: u32::from_le_bytes(*context),
+        })
+    }
+}
+
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*
