@@ -112,8 +112,12 @@ impl Cr {
     /// accept any number of requests for datagrams, and gets one
     /// [`DatagramEvent`](crate::DatagramEvent) per request.
     ///
+    /// The EP can post requests once [`Event::Connected`](crate::Event::Connected) has come. A message
+    /// of the peer may be reaped before that event: keep it, and answer after the event.
+    ///
     /// # Errors
-    /// INVALID_PARAMETER (ARG2) for an EP whose service type differs from the request's;
+    /// INVALID_PARAMETER (ARG2) for an EP whose service type differs from the request's, (ARG3) for
+    /// more than 56 bytes of private data;
     /// INVALID_STATE unless the EP is UNCONNECTED; INVALID_HANDLE for an EP of another IA; ABORT if
     /// the peer has given up. The error returns the request, which can be tried with another EP or
     /// rejected.

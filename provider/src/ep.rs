@@ -63,7 +63,9 @@ use std::sync::{Arc, Weak};
 ///
 /// 1. Call [`Ep::disconnect`] and wait on the connect EVD for the event that ends the connection.
 /// 2. Reap until every request and receive posted to the EP has completed. For an EP on an SRQ,
-///    reap until [`Ep::recv_query`] returns 0 and the EVDs are empty.
+///    take [`AsyncKind::EpBroken`](crate::AsyncKind::EpBroken) with this EP from
+///    [`Ia::async_evd`](crate::Ia::async_evd), and then what is in its EVDs. It comes after every end
+///    of a connection that was up; an EP whose connection never was up has nothing to reap.
 /// 3. Drop the EP.
 #[derive(Debug)]
 pub struct Ep {

@@ -441,7 +441,8 @@ pub enum PostError {
     /// A receive on an EP that takes its buffers from an SRQ (R157).
     #[error("the EP receives through its SRQ: post there")]
     UsesSrq,
-    /// The EP is not in a state for this operation.
+    /// The EP is not in a state for this operation. Requests need a connection: they are possible from
+    /// [`Event::Connected`](crate::Event::Connected) on, also at the end that has accepted.
     #[error("not possible in this EP state")]
     EpState(Subtype),
     /// Flags that the EP's mode or the operation does not allow (R241).

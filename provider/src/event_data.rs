@@ -241,7 +241,8 @@ pub enum AsyncKind {
     EvdOverflow = 0x8001,
     /// The device is gone or has failed.
     IaCatastrophic = 0x8002,
-    /// An SRQ EP's connection has ended, and its last buffer has completed (R192).
+    /// An SRQ EP's connection that was up has ended, gracefully or not, and its last buffer has
+    /// completed (R192): reap the EP's EVDs once more, and the EP can be closed.
     EpBroken = 0x8003,
     /// All other events: watermarks (R121, R213), SRQ errors (R9), ports. The object and the reason
     /// identify the event.

@@ -28,8 +28,8 @@ impl Pz {
     /// Frees the PZ.
     ///
     /// # Errors
-    /// INVALID_STATE (PZ_IN_USE) while an EP, LMR, RMR or SRQ uses it (R271). The error returns the
-    /// PZ.
+    /// INVALID_STATE (PZ_IN_USE) while an EP, LMR, RMR, SRQ or pool uses it (R271). The error returns
+    /// the PZ.
     ///
     /// # References
     /// dat_pz_free(3DAT).

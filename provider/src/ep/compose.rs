@@ -141,7 +141,8 @@ impl<L, O, E> Request<L, O, E> {
         Request { ep, local, op, cookie, flags }
     }
 
-    /// No event, unless the request fails.
+    /// No event, unless the request fails. A program may suppress all its requests: the queue does
+    /// not fill up.
     #[inline(always)]
     pub fn suppress(self) -> Self {
         self.flags(CompletionFlags::SUPPRESS)

@@ -203,7 +203,8 @@ impl RecvPool {
     }
 
     /// Refills when a batch of buffers has returned or few are posted, then waits for the next
-    /// event of `evd`.
+    /// event of `evd`. While a connection with a receive queue of its own ends, use [`Evd::wait`] and
+    /// [`RecvPool::take`] instead, since a refill posts flushed buffers again.
     ///
     /// # Errors
     /// As [`Evd::wait`]; a refill that the device refused.
