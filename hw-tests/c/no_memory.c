@@ -342,6 +342,17 @@ static DAT_RETURN modify_ep(void)
     return dat_ep_modify(server, DAT_EP_FIELD_RECV_EVD_HANDLE, &param);
 }
 
+/* The end of a connection may hold a freed EP's QP, and with it the EVD's CQ, for half a second. An
+ * EVD that is freed before leaves its completion channel to the QP, and the next one opens another. */
+static void until_no_qps(void)
+{
+    long long end = now_ms() + LONG_TIME / 1000;
+
+    while (emu("count qp") > 0 && now_ms() < end)
+        poll(NULL, 0, 1);
+    CHECK(emu("count qp") <= 0);
+}
+
 static void undo_modify(void)
 {
     client = plain_ep(&b);
@@ -351,6 +362,7 @@ static void undo_modify(void)
     end_connection();
     OK(dat_ep_free(client));
     OK(dat_ep_free(server));
+    until_no_qps();
     OK(dat_evd_free(made));
 }
 
