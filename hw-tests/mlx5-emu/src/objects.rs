@@ -22,7 +22,7 @@ pub(crate) use domain::{Ah, Pd, Xrcd};
 pub(crate) use flow::{FIELDS, Flow, Matcher, field};
 pub(crate) use key::{Dm, KeyKind, Layout, Mkey, Piece, Seg, access};
 pub(crate) use limits::{MAX_CQ, MAX_KEYS, MAX_PD, MAX_QP, MAX_SRQ, MAX_TABLES, QPN_INDEX_BITS, process_of};
-pub(crate) use qp::{Blocked, Outstanding, Qp, QpAttr, QpCap, Timer, fold_key};
+pub(crate) use qp::{Blocked, Outstanding, Qp, QpAttr, QpCap, SN_MASK, Timer, fold_key};
 pub use qp_state::QpState;
 pub(crate) use qp_state::{QpType, is_ok, mask};
 pub(crate) use rss::IndirectionTable;

@@ -29,8 +29,8 @@ impl Card {
                     self.net.send_reply(&request, reply);
                 }
             }
-            Some(Frame::Reply { qpn, sn, reply, data }) if !self.dead => {
-                self.answered(qpn, sn, reply, data);
+            Some(Frame::Reply { qpn, number, reply, data }) if !self.dead => {
+                self.answered(qpn, number, reply, data);
             }
             _ => {}
         }

@@ -3,12 +3,14 @@
 //!
 //! Requests of one QP travel in order and are answered in order. When a request is refused for now
 //! (receiver not ready, no such peer), the requester takes back this request and all later requests
-//! of the QP, and sends them again.
+//! of the QP, and sends them again, as another attempt. The answers to requests that were taken back
+//! may still be on their way, behind a peer that had no processor for a while: they name an earlier
+//! attempt and mean nothing.
 
 use super::card::Card;
 use super::requester::{Landed, Outcome, done};
 use super::swqe::{GatherError, SendWqe, opcode};
-use crate::objects::{Blocked, Outstanding, QpState, QpType, Seg, process_of, syndrome};
+use crate::objects::{Blocked, Outstanding, QpState, QpType, SN_MASK, Seg, process_of, syndrome};
 use crate::wire::{Reply, Request};
 
 impl Card {
@@ -39,28 +41,35 @@ impl Card {
         if !sent {
             return self.unanswered(index);
         }
-        let qp = &mut self.qps[index];
-        qp.outstanding.push_back(Outstanding {
-            sn: request.sn,
-            wqe_index: wqe.control.index,
-            blocks: wqe.control.blocks(),
-            opcode: wqe.control.opcode,
-            signalled,
-            reads: request.op.reads(),
-            syndrome: 0,
-        });
-        qp.send_sn = (qp.send_sn + 1) & 0xff_ffff;
+        self.await_answer(
+            index,
+            Outstanding {
+                number: request.number,
+                wqe_index: wqe.control.index,
+                blocks: wqe.control.blocks(),
+                opcode: wqe.control.opcode,
+                signalled,
+                reads: request.op.reads(),
+                syndrome: 0,
+            },
+        );
         Outcome::Sent
     }
 
+    fn await_answer(&mut self, index: usize, sent: Outstanding) {
+        let qp = &mut self.qps[index];
+        qp.outstanding.push_back(sent);
+        qp.send_sn = (qp.send_sn + 1) & SN_MASK;
+    }
+
     /// An answer from another process.
-    pub(super) fn answered(&mut self, qpn: u32, sn: u32, reply: Reply, data: &[u8]) {
+    pub(super) fn answered(&mut self, qpn: u32, number: u32, reply: Reply, data: &[u8]) {
         let Some(index) = self.qp_by_number(qpn) else { return };
         let qp = &mut self.qps[index];
         if qp.state != QpState::Rts && qp.state != QpState::Sqd {
             return;
         }
-        let Some(position) = qp.outstanding.iter().position(|sent| sent.sn == sn) else { return };
+        let Some(position) = qp.outstanding.iter().position(|sent| sent.number == number) else { return };
         match reply {
             Reply::Ack | Reply::Data(_) | Reply::Old(_) => {
                 qp.rnr_left = qp.attr.rnr_retry;
@@ -71,7 +80,7 @@ impl Card {
                 }
                 self.complete_oldest(index, data);
                 // Complete the following WQEs that needed no answer of their own.
-                while self.qps[index].outstanding.front().is_some_and(|sent| sent.sn == sn) {
+                while self.qps[index].outstanding.front().is_some_and(|sent| sent.number == number) {
                     self.complete_oldest(index, &[]);
                 }
                 self.unblock(index);
@@ -138,7 +147,8 @@ impl Card {
         let qp = &mut self.qps[index];
         if let Some(sent) = qp.outstanding.get(position) {
             qp.sq_next = sent.wqe_index;
-            qp.send_sn = sent.sn;
+            qp.send_sn = sent.number & SN_MASK;
+            qp.attempt = qp.attempt.wrapping_add(1);
             qp.outstanding.truncate(position);
         }
     }
@@ -212,5 +222,57 @@ impl Card {
         };
         self.gather = list;
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::{Qp, QpAttr};
+
+    /// Sends a request; returns the number that its answer will have.
+    fn send(card: &mut Card, index: usize) -> u32 {
+        let number = card.qps[index].request_number();
+        let wqe_index = card.qps[index].sq_next;
+        let sent = Outstanding {
+            number,
+            wqe_index,
+            blocks: 1,
+            opcode: opcode::SEND,
+            signalled: false,
+            reads: false,
+            syndrome: 0,
+        };
+        card.await_answer(index, sent);
+        card.qps[index].sq_next += 1;
+        number
+    }
+
+    /// A peer without a processor answers the first request, and the others after the first was sent
+    /// again. Such an answer must cost no retry, as the peer is alive.
+    #[test]
+    fn late_answers_to_requests_that_were_taken_back_mean_nothing() {
+        const RETRIES: u8 = 2;
+        let mut card = Card::new(0);
+        let attr = QpAttr { retry_cnt: RETRIES, rnr_retry: 7, timeout: 14, ..QpAttr::default() };
+        let qp =
+            Qp { state: QpState::Rts, attr, retry_left: RETRIES, send_sn: SN_MASK, ..Qp::new(0, QpType::Rc) };
+        let index = card.qps.insert(qp).expect("room");
+        let qpn = card.qps[index].qpn;
+        for _ in 0..300 {
+            let first = [0; 3].map(|_| send(&mut card, index));
+            card.answered(qpn, first[0], Reply::NotReady(1), &[]);
+            assert_eq!(card.qps[index].outstanding.len(), 0);
+            let second = [0; 3].map(|_| send(&mut card, index));
+            card.answered(qpn, first[1], Reply::Silence, &[]);
+            card.answered(qpn, first[2], Reply::Silence, &[]);
+            assert_eq!(card.qps[index].outstanding.len(), 3);
+            assert_eq!(card.qps[index].retry_left, RETRIES);
+            card.answered(qpn, second[0], Reply::NotReady(1), &[]);
+        }
+        let last = [0; 3].map(|_| send(&mut card, index));
+        card.answered(qpn, last[2], Reply::Ack, &[]);
+        assert!(card.qps[index].outstanding.is_empty());
+        assert_eq!((card.qps[index].state, card.qps[index].sq_done), (QpState::Rts, 3));
     }
 }

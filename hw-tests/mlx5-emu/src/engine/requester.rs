@@ -7,7 +7,9 @@ use super::timer;
 use crate::host::complaints::{Kind, complain};
 use crate::host::mem;
 use crate::objects::faults::Injected;
-use crate::objects::{Blocked, Outstanding, QpState, QpType, Seg, access, event, process_of, syndrome};
+use crate::objects::{
+    Blocked, Outstanding, QpState, QpType, SN_MASK, Seg, access, event, process_of, syndrome,
+};
 use crate::wire::groups::GROUP_QPN;
 use crate::wire::{Op, Payload, Reply, Request, copy_segments};
 
@@ -184,9 +186,9 @@ impl Card {
                     }
                 } else {
                     // Completes in order, after the WQEs that wait for answers.
-                    let sn = qp.outstanding.back().map_or(0, |sent| sent.sn);
+                    let number = qp.outstanding.back().map_or(0, |sent| sent.number);
                     qp.outstanding.push_back(Outstanding {
-                        sn,
+                        number,
                         wqe_index: start,
                         blocks,
                         opcode: control.opcode,
@@ -237,14 +239,14 @@ impl Card {
     #[cold]
     fn fail_in_order(&mut self, index: usize, start: u16, blocks: u16, op: u8, code: u16) {
         let qp = &mut self.qps[index];
-        let Some(sn) = qp.outstanding.back().map(|sent| sent.sn) else {
+        let Some(number) = qp.outstanding.back().map(|sent| sent.number) else {
             self.fail(index, start, blocks, op, code);
             return;
         };
         qp.sq_next = start.wrapping_add(blocks);
         qp.blocked = Blocked::Failed;
         qp.outstanding.push_back(Outstanding {
-            sn,
+            number,
             wqe_index: start,
             blocks,
             opcode: op,
@@ -334,7 +336,7 @@ impl Card {
             kind,
             source_qpn: qp.qpn,
             dest_qpn: qp.attr.dest_qpn,
-            sn: qp.send_sn,
+            number: qp.request_number(),
             imm: control.imm,
             solicited: control.solicited,
             len: 0,
@@ -444,7 +446,7 @@ impl Card {
     fn acknowledged(&mut self, index: usize, kind: QpType) {
         if kind.is_reliable() {
             let qp = &mut self.qps[index];
-            qp.send_sn = (qp.send_sn + 1) & 0xff_ffff;
+            qp.send_sn = (qp.send_sn + 1) & SN_MASK;
             qp.rnr_left = qp.attr.rnr_retry;
             qp.retry_left = qp.attr.retry_cnt;
         }

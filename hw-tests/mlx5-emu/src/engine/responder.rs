@@ -5,7 +5,7 @@ use super::cqe::{Cqe, opcode};
 use super::datagram::{datagram_flags, deliver_datagram};
 use super::rwqe::RecvError;
 use crate::host::mem;
-use crate::objects::{KeyKind, Mkey, QpState, QpType, Seg, access, event, syndrome};
+use crate::objects::{KeyKind, Mkey, QpState, QpType, SN_MASK, Seg, access, event, syndrome};
 use crate::wire::{Op, Payload, Reply, Request};
 
 impl Card {
@@ -34,10 +34,11 @@ impl Card {
             if qp.attr.dest_qpn != request.source_qpn {
                 return Reply::Silence;
             }
-            if request.kind.is_reliable() && qp.expect_sn != request.sn {
+            let sn = request.number & SN_MASK;
+            if request.kind.is_reliable() && qp.expect_sn != sn {
                 // An older number: the request was answered before, so the answer is repeated. A
                 // newer number: an earlier request is missing.
-                let older = qp.expect_sn.wrapping_sub(request.sn) & 0xff_ffff < 1 << 23;
+                let older = qp.expect_sn.wrapping_sub(sn) & SN_MASK < 1 << 23;
                 return if older && !request.op.reads() { Reply::Ack } else { Reply::Silence };
             }
             if qp.state == QpState::Rtr && !qp.comm_est {
@@ -54,7 +55,7 @@ impl Card {
         match reply {
             Reply::Ack | Reply::Data(_) | Reply::Old(_) => {
                 let qp = &mut self.qps[index];
-                qp.expect_sn = (qp.expect_sn + 1) & 0xff_ffff;
+                qp.expect_sn = (qp.expect_sn + 1) & SN_MASK;
             }
             Reply::Nak(code) if request.kind.is_reliable() => {
                 let event =

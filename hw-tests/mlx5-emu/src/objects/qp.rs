@@ -56,11 +56,15 @@ pub(crate) enum Blocked {
     Failed,
 }
 
+const SN_BITS: u32 = 24;
+/// The bits of a sequence number.
+pub(crate) const SN_MASK: u32 = (1 << SN_BITS) - 1;
+
 /// Destination or source of the payload of an acknowledged request.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
-    /// Sequence number of the request.
-    pub(crate) sn: u32,
+    /// [`Qp::request_number`] of the request.
+    pub(crate) number: u32,
     /// Start index and size of its WQE in basic blocks.
     pub(crate) wqe_index: u16,
     pub(crate) blocks: u16,
@@ -128,6 +132,8 @@ pub(crate) struct Qp {
     /// Sequence number of the next request to send, and of the next one expected.
     pub(crate) send_sn: u32,
     pub(crate) expect_sn: u32,
+    /// How often requests were taken back to be sent again.
+    pub(crate) attempt: u8,
     pub(crate) outstanding: VecDeque<Outstanding>,
     /// Handles open on it (OPEN_QP).
     pub(crate) opens: u32,
@@ -141,6 +147,13 @@ impl Qp {
     /// A QP in RESET without rings, CQs and doorbell page.
     pub(crate) fn new(context: usize, kind: QpType) -> Self {
         Self { context, kind, uar_page: u32::MAX, opens: 1, ..Self::default() }
+    }
+
+    /// The number by which the answer to the next request will name that request: its sequence number,
+    /// and above it the attempt. An answer to an earlier attempt names none that waits.
+    #[inline]
+    pub(crate) fn request_number(&self) -> u32 {
+        u32::from(self.attempt) << SN_BITS | self.send_sn
     }
 
     /// Whether the send record covers the WQE at `at`, which is not executed yet.

@@ -178,6 +178,7 @@ impl Device {
                 qp.attr = QpAttr::default();
                 (qp.sq_next, qp.sq_done, qp.sq_posted, qp.rq_next, qp.rq_posted) = (0, 0, 0, 0, 0);
                 (qp.send_sn, qp.expect_sn) = (0, 0);
+                qp.attempt = qp.attempt.wrapping_add(1);
                 qp.outstanding.clear();
                 qp.blocked = Blocked::No;
                 qp.timer_generation = qp.timer_generation.wrapping_add(1);

@@ -22,7 +22,7 @@ pub(crate) enum Frame<'a> {
     /// A request and its payload.
     Request(Request, &'a [u8]),
     /// An answer to the request of this QP with this sequence number, and its data.
-    Reply { qpn: u32, sn: u32, reply: Reply, data: &'a [u8] },
+    Reply { qpn: u32, number: u32, reply: Reply, data: &'a [u8] },
 }
 
 /// Writes the header of a request, in front of its payload.
@@ -35,7 +35,9 @@ pub(super) fn write_request(head: &mut [u8], request: &Request, payload: usize) 
     };
     put(&((REQUEST_HEAD + payload) as u32).to_le_bytes());
     put(&[FRAME_REQUEST, request.op as u8, request.kind as u8, u8::from(request.solicited)]);
-    for word in [request.source_qpn, request.dest_qpn, request.sn, request.len, request.rkey, request.srqn] {
+    for word in
+        [request.source_qpn, request.dest_qpn, request.number, request.len, request.rkey, request.srqn]
+    {
         put(&word.to_le_bytes());
     }
     put(&request.imm);
@@ -80,7 +82,7 @@ fn parse_request(cursor: &mut Cursor<'_>) -> Option<Request> {
     let op = Op::from_raw(cursor.u8()?)?;
     let kind = QpType::from_raw(cursor.u8()?)?;
     let solicited = cursor.u8()? != 0;
-    let (source_qpn, dest_qpn, sn, len, rkey, srqn) =
+    let (source_qpn, dest_qpn, number, len, rkey, srqn) =
         (cursor.u32()?, cursor.u32()?, cursor.u32()?, cursor.u32()?, cursor.u32()?, cursor.u32()?);
     let imm = cursor.take()?;
     let raddr = cursor.u64()?;
@@ -102,7 +104,7 @@ fn parse_request(cursor: &mut Cursor<'_>) -> Option<Request> {
         kind,
         source_qpn,
         dest_qpn,
-        sn,
+        number,
         imm,
         solicited,
         len,
@@ -127,7 +129,7 @@ pub(super) fn write_reply(head: &mut [u8], request: &Request, reply: Reply, data
     head[..4].copy_from_slice(&((REPLY_HEAD + data) as u32).to_le_bytes());
     head[4..8].copy_from_slice(&[FRAME_REPLY, code, value, 0]);
     head[8..12].copy_from_slice(&request.source_qpn.to_le_bytes());
-    head[12..].copy_from_slice(&request.sn.to_le_bytes());
+    head[12..].copy_from_slice(&request.number.to_le_bytes());
 }
 
 /// Takes a frame apart. `None` if it is none; the values of [`Reply::Data`] and [`Reply::Old`] are
@@ -141,7 +143,7 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Frame<'_>> {
         }
         FRAME_REPLY => {
             let [code, value, _] = cursor.take()?;
-            let (qpn, sn) = (cursor.u32()?, cursor.u32()?);
+            let (qpn, number) = (cursor.u32()?, cursor.u32()?);
             let reply = match code {
                 0 => Reply::Ack,
                 1 => Reply::Data(0),
@@ -150,7 +152,7 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Frame<'_>> {
                 4 => Reply::Nak(syndrome::usual(value)),
                 _ => Reply::Silence,
             };
-            Some(Frame::Reply { qpn, sn, reply, data: cursor.0 })
+            Some(Frame::Reply { qpn, number, reply, data: cursor.0 })
         }
         _ => None,
     }

@@ -64,8 +64,8 @@ pub(crate) struct Request {
     pub(crate) kind: QpType,
     pub(crate) source_qpn: u32,
     pub(crate) dest_qpn: u32,
-    /// Sequence number, 24 bits.
-    pub(crate) sn: u32,
+    /// Sequence number in the lower 24 bits; above it a number that the answer only repeats.
+    pub(crate) number: u32,
     /// Immediate data or key to invalidate, as on the wire.
     pub(crate) imm: [u8; 4],
     pub(crate) solicited: bool,
