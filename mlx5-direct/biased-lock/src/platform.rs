@@ -4,7 +4,6 @@
 #![expect(unsafe_code, reason = "system calls, and a load of the thread pointer")]
 
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -312,11 +311,11 @@ pub(super) fn parked(key: usize) -> &'static AtomicU32 {
 /// A bias; its type belongs to the protocol.
 type AnyBias = &'static (dyn Any + Send + Sync);
 
-/// By thread. A process has few threads that own locks.
-type Unused = BTreeMap<usize, Vec<AnyBias>>;
+/// In the order of the threads. A process has few threads that own locks.
+type Unused = Vec<(usize, Vec<AnyBias>)>;
 
 /// Biases that no [`BiasedLock`](super::BiasedLock) uses, by their thread.
-static UNUSED: Mutex<Unused> = Mutex::new(BTreeMap::new());
+static UNUSED: Mutex<Unused> = Mutex::new(Vec::new());
 
 fn unused() -> MutexGuard<'static, Unused> {
     UNUSED.lock().unwrap_or_else(PoisonError::into_inner)
@@ -324,7 +323,9 @@ fn unused() -> MutexGuard<'static, Unused> {
 
 /// An unused bias of this thread.
 pub(super) fn reuse_bias(thread: usize) -> Option<AnyBias> {
-    unused().get_mut(&thread).and_then(Vec::pop)
+    let mut unused = unused();
+    let at = unused.binary_search_by_key(&thread, |(thread, _)| *thread).ok()?;
+    unused[at].1.pop()
 }
 
 /// Keeps biases that their lock no longer uses. A thread that gets the ID of an ended thread gets
@@ -333,7 +334,15 @@ pub(super) fn reuse_bias(thread: usize) -> Option<AnyBias> {
 pub(super) fn keep_biases(biases: &mut dyn Iterator<Item = (usize, AnyBias)>) {
     let mut unused = unused();
     for (thread, bias) in biases {
-        let list = unused.entry(thread).or_default();
+        let at = match unused.binary_search_by_key(&thread, |(thread, _)| *thread) {
+            Ok(at) => at,
+            Err(at) if unused.try_reserve(1).is_ok() => {
+                unused.insert(at, (thread, Vec::new()));
+                at
+            }
+            Err(_) => continue,
+        };
+        let list = &mut unused[at].1;
         if list.try_reserve(1).is_ok() {
             list.push(bias);
         }
