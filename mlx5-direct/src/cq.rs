@@ -51,23 +51,25 @@ pub enum ArmFor {
 /// assert!(cq.poll()?.is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+// In this order, so that the first cache line has all that a poll needs.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Cq {
+    dbrec: CqDbRec,
+    lap: u8,
+    /// [`PlainEntry::take_and_return`] returns each entry to the device.
+    returns_each: bool,
+    /// The release interval, a power of two of entries.
+    interval: u32,
     /// Stops at the next multiple of the release interval. The end of the queue is such a multiple,
     /// so `lap` is right until then.
     cqes: CqeMem,
     /// Entries consumed when the index was written last; the low half is that index.
     released: u64,
-    /// The release interval, a power of two of entries.
-    interval: u32,
     /// Up to here, counted as `consumed` counts, [`Cq::waiting_messages`] has found only messages.
     /// [`Cq::clean`] and [`Cq::continue_in`] consume as many entries as they move others on, so
     /// this stays true.
     known: u64,
-    /// [`PlainEntry::take_and_return`] returns each entry to the device.
-    returns_each: bool,
-    lap: u8,
-    dbrec: CqDbRec,
     uar: Uar,
     cqn: u32,
     arm_sequence: u32,

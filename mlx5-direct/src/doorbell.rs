@@ -34,6 +34,7 @@ pub use registers::{HeldRegisters, hold_registers};
 /// big-endian 32-bit word. SRQs and receive queues count WQEs; send queues count blocks of 64
 /// bytes.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct CounterDbRec {
     /// The halves of the word. The second holds the count; the first was 0 when the queue was taken
     /// over and stays 0.
@@ -91,12 +92,13 @@ pub(crate) const BLUEFLAME_BYTES: u32 = 256;
 /// If another queue rings the register during such a copy, the device may see a torn copy. So a
 /// register that two queues of this crate share takes doorbells only.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct SendRegister {
     /// The half that the next ring uses.
     half: VolatilePtr<'static, u8, WriteOnly>,
+    user: RegisterUser,
     /// Distance of the halves, as a bit of their addresses; 0 if there is one half only.
     toggle: usize,
-    user: RegisterUser,
     _keep: Keep,
 }
 

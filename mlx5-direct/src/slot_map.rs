@@ -42,11 +42,12 @@ fn word(slot: u32) -> usize {
 /// One bit per free slot, one bit per word with a free slot, and one bit per summary word with a
 /// bit set.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct FreeMap {
     words: Box<[u64; WORDS]>,
-    summary: [u64; WORDS / 64],
     /// Covers at most eight summary words, so that the search is one path without a loop.
     top: u64,
+    summary: [u64; WORDS / 64],
 }
 
 /// The bits of `map` above bit `n % 64`.
@@ -181,6 +182,7 @@ impl Drop for Singles<'_> {
 /// Records which slots are free and which links are in sequence, and counts the slots in each
 /// state. Does not touch queue memory: the caller writes WQEs and links.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct SlotMap {
     /// Running count of returned slots.
     returned: u32,
@@ -188,9 +190,9 @@ pub(crate) struct SlotMap {
     depth: u32,
     /// Only slots `0..window` are used.
     window: u32,
-    free: FreeMap,
     /// One bit per slot: its link says "the slot after this one".
     sequential: Box<[u64; WORDS]>,
+    free: FreeMap,
 }
 
 impl Walk {

@@ -99,11 +99,19 @@ pub struct SendBatchError {
 /// assert_eq!((released.cookie, released.requests), (2, 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+// In this order, so that the first two cache lines have all that the post of a Send needs.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Sq<C = u64> {
-    wqes: SqMem<C>,
+    dbrec: CounterDbRec,
+    register: SendRegister,
     /// Position behind the last released request.
     done: u64,
+    /// Inline bytes that a Send of one block may have; 0 if requests name their peer.
+    most_short_inline: u32,
+    transport: Transport,
+    _here: Here,
+    wqes: SqMem<C>,
     /// All ones; 0 while the next request must carry a fence that its own flags do not ask for.
     open: u32,
     /// QP number, shifted left by 8.
@@ -114,12 +122,15 @@ pub struct Sq<C = u64> {
     fence_due: u8,
     /// Blocks that a request may take.
     max_blocks: u32,
-    /// Inline bytes that a Send of one block may have; 0 if requests name their peer.
-    most_short_inline: u32,
-    dbrec: CounterDbRec,
-    register: SendRegister,
-    transport: Transport,
     caps: SqCaps,
+}
+
+/// A byte with one value. All others are free for the compiler, so that it is this byte, in the first
+/// cache line, by which an `Option<Sq>` shows that it is `None`.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+enum Here {
+    Here,
 }
 
 impl Sq {
@@ -143,6 +154,7 @@ impl Sq {
             dbrec,
             register,
             transport,
+            _here: Here::Here,
             caps,
         };
         sq.wqes.set_common(qpn, sq.base_flags);
@@ -178,6 +190,7 @@ impl Sq {
             dbrec,
             register,
             transport,
+            _here: Here::Here,
             caps,
         };
         sq.aim();

@@ -103,11 +103,13 @@ impl Unbound for AddressOnly {
 /// assert_eq!(srq.complete(slot)?, 42);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+// In this order, so that the first cache line has all that a post needs.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Srq<M = AnySegments> {
-    slots: SlotMap,
-    wqes: WqeMem,
     dbrec: CounterDbRec,
+    wqes: WqeMem,
+    slots: SlotMap,
     srqn: u32,
     _mode: M,
 }
@@ -289,6 +291,14 @@ impl<M> Srq<M> {
         let index = u32::from(slot.0);
         let most = if self.is_in_use(index) { self.max_segments() } else { 0 };
         (0..most).map_while(move |n| self.wqes.segment(index, n))
+    }
+
+    /// The first data segment that was last posted to a slot, also if the slot was returned since:
+    /// read it before the next post. `None` if there was none. For callers that return the slot as
+    /// well, and so learn whether it was in use.
+    #[inline(always)]
+    pub fn first_segment(&self, slot: WqeIndex) -> Option<DataSeg> {
+        self.wqes.segment(slot.0.into(), 0)
     }
 
     /// Prefetches the queue memory and cookies of later posts into the processor's cache, `0..n`

@@ -13,6 +13,7 @@ use crate::{
 
 /// A CQ's doorbell record: word 0 is the consumer index, word 1 the arm request.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct CqDbRec {
     words: VolatilePtr<'static, [Be32; 2], WriteOnly>,
     _keep: Keep,

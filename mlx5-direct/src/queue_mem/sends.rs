@@ -60,7 +60,10 @@ impl Extra {
 /// The send queue's ring, its position, and the record of each request. Software reads back what it
 /// wrote for copies of BlueFlame and for doorbells, and the segments of a request whose result is
 /// in its completion entry.
+///
+/// In this order, so that what a post needs is in 48 bytes: see [`Sq`](crate::Sq).
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct SqMem<C = u64> {
     /// Position of the next request.
     at: u64,
@@ -73,10 +76,10 @@ pub(crate) struct SqMem<C = u64> {
     records: *mut Record<C>,
     /// What the control segments of all requests have in common: QP number and flags.
     common: Unit,
-    mask: u32,
-    base: NonNull<u8>,
     /// `mask + 1` entries.
     table: Box<[Record<C>]>,
+    mask: u32,
+    base: NonNull<u8>,
     _keep: Keep,
 }
 

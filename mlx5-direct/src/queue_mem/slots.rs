@@ -26,6 +26,7 @@ use crate::{
 ///
 /// An `Arc<[AtomicU64]>` would do the same, but its creation cannot report that there is no memory.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Cookies {
     first: NonNull<AtomicU64>,
     len: usize,
@@ -61,26 +62,29 @@ impl Deref for Cookies {
 ///
 /// `tail <= run_end <= mask`, `fast_end <= run_end` and `joinable_end <= mask` hold whatever a
 /// caller asks for. So a comparison with one of them is a bounds check.
+///
+/// In this order, so that what a post needs is in 48 bytes: see [`Srq`](crate::Srq).
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct WqeMem {
     tail: u32,
-    run_end: u32,
-    /// Up to this slot a caller lets the run be posted.
-    limit: u32,
     /// While all slots are laid out for one data segment: `run_end`, or the limit if that is
     /// before. Otherwise 0.
     fast_end: u32,
-    /// Slots behind the run up to this slot join the run when they are returned in order.
-    joinable_end: u32,
     /// Running posted count after the tail is posted, minus `tail`. Constant while a run lasts.
     count_base: u32,
-    mask: u32,
     stride_bytes: u32,
+    run_end: u32,
+    /// Slots behind the run up to this slot join the run when they are returned in order.
+    joinable_end: u32,
     /// All ones while every slot has its terminator behind the first segment, else 0.
     plain_mask: u32,
+    mask: u32,
     base: NonNull<u8>,
     /// `mask + 1` entries.
     cookies: Cookies,
+    /// Up to this slot a caller lets the run be posted.
+    limit: u32,
     _keep: Keep,
 }
 

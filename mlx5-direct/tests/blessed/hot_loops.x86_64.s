@@ -14,11 +14,11 @@ post_batch:
     mov %rbx,-0x10(%r10)
     mov %r13,-0x8(%r10)
     movq $0x0,(%r10)
-    mov %rdx,(%rsi,%r9,8)
+    mov %rdx,(%rdi,%r9,8)
     inc %r9
-    add %r8,%r10
+    add %rsi,%r10
     mov %r11,%rdx
-    add $0xfffffffffffffff8,%rdi
+    add $0xfffffffffffffff8,%r8
     jne loop
 
 post_batch:
@@ -33,11 +33,11 @@ post_batch:
     or %r12,%rbx
     mov %rbx,-0x8(%r10)
     mov %r15,(%r10)
-    mov %rdx,(%rsi,%r9,8)
+    mov %rdx,(%rdi,%r9,8)
     inc %r9
-    add %r8,%r10
+    add %rsi,%r10
     mov %r11,%rdx
-    add $0xfffffffffffffff8,%rdi
+    add $0xfffffffffffffff8,%r8
     jne loop
 
 post_batch_address:
@@ -48,11 +48,11 @@ post_batch_address:
     mov 0x8(%rdx),%rdx
     bswap %r12
     mov %r12,(%r10)
-    mov %rdx,(%rdi,%rsi,8)
+    mov %rdx,(%r8,%rsi,8)
     inc %rsi
-    add %r9,%r10
+    add %rdi,%r10
     mov %r11,%rdx
-    add $0xfffffffffffffff8,%r8
+    add $0xfffffffffffffff8,%r9
     jne loop
 
 post_slice:

@@ -15,21 +15,21 @@ send_inline:
     movd placed(%rip),%xmm5
     data16 data16 data16 data16 cs nopw 0x0(%rax,%rax,1)
     mov 0x20(%rsi),%rdx
-    mov 0x38(%rdi),%rcx
-    mov 0x88(%rdi),%rax
+    mov 0x18(%rdi),%rax
+    mov 0x40(%rdi),%rcx
     mov 0x10(%rax),%rax
     add %rcx,%rax
-    cmp %rax,0x40(%rdi)
+    cmp %rax,0x48(%rdi)
     js line56
-    mov %rax,0x38(%rdi)
+    mov %rax,0x40(%rdi)
     movzwl %cx,%ecx
     lea 0x0(,%rcx,8),%r8d
-    mov 0x48(%rdi),%r9
-    mov 0x50(%rdi),%r10
+    mov 0x50(%rdi),%r9
+    mov 0x58(%rdi),%r10
     bswap %rcx
     shr $0x28,%rcx
     movd %ecx,%xmm0
-    paddq 0x20(%rdi),%xmm0
+    paddq 0x60(%rdi),%xmm0
     por %xmm4,%xmm0
     mov %rdx,(%r10,%r8,2)
     mov %rax,0x8(%r10,%r8,2)
@@ -42,17 +42,17 @@ send_inline:
     movdqa %xmm1,0x10(%r9,%r8,8)
     movaps %xmm2,0x20(%r9,%r8,8)
     movaps %xmm3,0x30(%r9,%r8,8)
-    mov 0x70(%rdi),%rcx
+    mov (%rdi),%rcx
     rol $0x8,%ax
     mov %ax,0x2(%rcx)
     sfence
-    mov 0x80(%rdi),%rax
+    mov 0x10(%rdi),%rax
     movdqa %xmm0,(%rax)
     movdqa %xmm1,0x10(%rax)
     movaps %xmm2,0x20(%rax)
     movaps %xmm3,0x30(%rax)
     xor $0x100,%rax
-    mov %rax,0x80(%rdi)
+    mov %rax,0x10(%rdi)
     add $0x28,%rsi
     add $0xffffffffffffffd8,%r15
     jne line13
@@ -102,37 +102,37 @@ send_segment:
     movd %xmm0,%eax
     test %eax,%eax
     je line53
-    mov 0x38(%rdi),%rcx
-    mov 0x88(%rdi),%rax
+    mov 0x18(%rdi),%rax
+    mov 0x40(%rdi),%rcx
     mov 0x10(%rax),%rax
     add %rcx,%rax
-    cmp %rax,0x40(%rdi)
+    cmp %rax,0x48(%rdi)
     js line53
-    mov %rax,0x38(%rdi)
+    mov %rax,0x40(%rdi)
     movzwl %cx,%ecx
     lea 0x0(,%rcx,8),%r8d
-    mov 0x48(%rdi),%r9
+    mov 0x50(%rdi),%r9
     bswap %rcx
     shr $0x28,%rcx
     movd %ecx,%xmm1
-    paddq 0x20(%rdi),%xmm1
-    mov 0x50(%rdi),%rcx
+    paddq 0x60(%rdi),%xmm1
+    mov 0x58(%rdi),%rcx
     por %xmm2,%xmm1
     mov %rdx,(%rcx,%r8,2)
     mov %rax,0x8(%rcx,%r8,2)
     movdqa %xmm1,(%r9,%r8,8)
     movdqa %xmm0,0x10(%r9,%r8,8)
-    mov 0x70(%rdi),%rcx
+    mov (%rdi),%rcx
     rol $0x8,%ax
     mov %ax,0x2(%rcx)
     sfence
-    mov 0x80(%rdi),%rax
+    mov 0x10(%rdi),%rax
     movdqa %xmm1,(%rax)
     movdqa %xmm0,0x10(%rax)
     movaps %xmm3,0x20(%rax)
     movaps %xmm3,0x30(%rax)
     xor $0x100,%rax
-    mov %rax,0x80(%rdi)
+    mov %rax,0x10(%rdi)
     add $0x18,%rsi
     cmp %r15,%rsi
     jne line13
@@ -176,23 +176,23 @@ send_prepared:
     mov (%rcx),%r9
     mov 0x8(%rcx),%rax
     mov %r9,(%rsi,%rdx,1)
-    mov 0x38(%rdi),%r10
-    mov 0x88(%rdi),%r9
+    mov 0x18(%rdi),%r9
+    mov 0x40(%rdi),%r10
     mov 0x150(%rsi),%r11
     add %r10,%r11
     mov 0x10(%r9),%r9
     add %r11,%r9
-    cmp %r9,0x40(%rdi)
+    cmp %r9,0x48(%rdi)
     js line55
-    mov %r9,0x38(%rdi)
+    mov %r9,0x40(%rdi)
     movzwl %r10w,%r10d
     lea 0x0(,%r10,8),%r11d
-    mov 0x48(%rdi),%rbx
-    mov 0x50(%rdi),%r14
+    mov 0x50(%rdi),%rbx
+    mov 0x58(%rdi),%r14
     bswap %r10
     shr $0x28,%r10
     movd %r10d,%xmm0
-    paddq 0x20(%rdi),%xmm0
+    paddq 0x60(%rdi),%xmm0
     mov %rax,(%r14,%r11,2)
     mov %r9,0x8(%r14,%r11,2)
     movaps 0x10(%rsi),%xmm1
@@ -203,17 +203,17 @@ send_prepared:
     movaps %xmm1,0x10(%rbx,%r11,8)
     movaps %xmm2,0x20(%rbx,%r11,8)
     movaps %xmm3,0x30(%rbx,%r11,8)
-    mov 0x70(%rdi),%rax
+    mov (%rdi),%rax
     rol $0x8,%r9w
     mov %r9w,0x2(%rax)
     sfence
-    mov 0x80(%rdi),%rax
+    mov 0x10(%rdi),%rax
     movdqa %xmm0,(%rax)
     movaps %xmm1,0x10(%rax)
     movaps %xmm2,0x20(%rax)
     movaps %xmm3,0x30(%rax)
     xor $0x100,%rax
-    mov %rax,0x80(%rdi)
+    mov %rax,0x10(%rdi)
     add $0x10,%rcx
     cmp %r8,%rcx
     jne line10
@@ -264,21 +264,21 @@ send_template:
     nopl 0x0(%rax,%rax,1)
     mov (%r14),%rdx
     mov 0x8(%r14),%rcx
-    mov 0x38(%r12),%rsi
-    mov 0x88(%r12),%rax
+    mov 0x18(%r12),%rax
+    mov 0x40(%r12),%rsi
     mov 0x10(%rax),%rax
     add %rsi,%rax
-    cmp %rax,0x40(%r12)
+    cmp %rax,0x48(%r12)
     js line59
-    mov %rax,0x38(%r12)
+    mov %rax,0x40(%r12)
     movzwl %si,%esi
     lea 0x0(,%rsi,8),%edi
-    mov 0x48(%r12),%r8
+    mov 0x50(%r12),%r8
     bswap %rsi
     shr $0x28,%rsi
     movd %esi,%xmm0
-    paddq 0x20(%r12),%xmm0
-    mov 0x50(%r12),%rsi
+    paddq 0x60(%r12),%xmm0
+    mov 0x58(%r12),%rsi
     por %xmm2,%xmm0
     mov %rcx,(%rsi,%rdi,2)
     mov %rax,0x8(%rsi,%rdi,2)
@@ -288,17 +288,17 @@ send_template:
     movaps %xmm3,0x10(%r8,%rdi,8)
     movdqa %xmm1,0x20(%r8,%rdi,8)
     movaps %xmm5,0x30(%r8,%rdi,8)
-    mov 0x70(%r12),%rcx
+    mov (%r12),%rcx
     rol $0x8,%ax
     mov %ax,0x2(%rcx)
     sfence
-    mov 0x80(%r12),%rax
+    mov 0x10(%r12),%rax
     movdqa %xmm0,(%rax)
     movaps %xmm3,0x10(%rax)
     movdqa %xmm1,0x20(%rax)
     movaps %xmm5,0x30(%rax)
     xor $0x100,%rax
-    mov %rax,0x80(%r12)
+    mov %rax,0x10(%r12)
     add $0x10,%r14
     cmp %rbx,%r14
     jne line18
@@ -340,40 +340,40 @@ poll_sends:
     mov %edx,%ebx
     mov %rsi,%rbp
     mov %rdi,%r12
-    mov 0x10(%rsi),%r15
-    mov 0x60(%rsi),%edi
-    mov 0xa0(%rsi),%r13
-    mov 0x38(%r12),%rax
+    mov 0x30(%rsi),%r13
+    mov 0x70(%rsi),%r15
+    mov 0x80(%rsi),%edi
+    mov 0x18(%r12),%rax
     xor %r14d,%r14d
     mov %edi,0x4(%rsp)
     jmp line27
     nopw 0x0(%rax,%rax,1)
     add %r15,%rcx
     mov (%rcx),%rcx
-    mov %rdx,0xa0(%rbp)
+    mov %rdx,0x30(%rbp)
     mov %rdx,%r13
     add %rcx,%r14
     dec %ebx
     je line56
-    cmp 0x48(%r12),%rax
+    cmp 0x20(%r12),%rax
     jb line37
     mov %r12,%rdi
     call *placed(%rip)
     mov 0x4(%rsp),%edi
-    mov 0x58(%r12),%ecx
-    and 0x20(%r12),%ecx
-    mov 0x5c(%r12),%eax
+    mov 0x3c(%r12),%ecx
+    and 0x50(%r12),%ecx
+    mov 0x30(%r12),%eax
     imul %rcx,%rax
-    add 0x30(%r12),%rax
+    add 0x40(%r12),%rax
     mov 0x3c(%rax),%ecx
     bswap %ecx
-    cmp %cl,0x74(%r12)
+    cmp %cl,0x10(%r12)
     jne line56
     shr $0x10,%ecx
     and %edi,%ecx
-    mov 0x5c(%r12),%edx
+    mov 0x30(%r12),%edx
     add %rdx,%rax
-    mov %rax,0x38(%r12)
+    mov %rax,0x18(%r12)
     shl $0x4,%ecx
     mov 0x8(%r15,%rcx,1),%rdx
     cmp %r13,%rdx
