@@ -129,42 +129,47 @@ pub(crate) fn plain_received(wc: &mut ibv_wc, entry: &PlainEntry<'_>, qpn: u32, 
 }
 
 /// A finished Send or Write: what its entry becomes follows from the opcode of the request alone.
+/// Bit 0 is the opcode, bit 1 the flag of immediate data.
 #[derive(Clone, Copy)]
-pub(crate) struct PlainSent {
-    opcode: u8,
-    flags: u8,
-}
+pub(crate) struct PlainSent(u32);
 
-/// By the opcode of the request.
-static PLAIN_SENT: [Option<PlainSent>; 256] = {
+/// By the opcode of the request, four bits for each: a [`PlainSent`], and bit 2 if there is one. A
+/// constant, and no table, which would be a cache line to fetch.
+const PLAIN_SENT: u64 = {
     use ibv_wc_opcode::{IBV_WC_RDMA_WRITE, IBV_WC_SEND};
-    let mut table = [None; 256];
-    let mut number = 0;
-    while number < 256 {
-        let with_imm = ibv_wc_flags::IBV_WC_WITH_IMM.0 as u8;
-        table[number] = match RequestOp::from_opcode(number as u8) {
-            RequestOp::Send | RequestOp::SendInval => Some(PlainSent { opcode: IBV_WC_SEND as u8, flags: 0 }),
-            RequestOp::SendImm => Some(PlainSent { opcode: IBV_WC_SEND as u8, flags: with_imm }),
-            RequestOp::Write => Some(PlainSent { opcode: IBV_WC_RDMA_WRITE as u8, flags: 0 }),
-            RequestOp::WriteImm => Some(PlainSent { opcode: IBV_WC_RDMA_WRITE as u8, flags: with_imm }),
-            _ => None,
+    let with_imm = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+    assert!(IBV_WC_SEND == 0 && IBV_WC_RDMA_WRITE == 1 && with_imm == 2);
+    let (mut table, mut number) = (0, 0);
+    while number < PLAIN_OPCODES {
+        let bits = match RequestOp::from_opcode(number as u8) {
+            RequestOp::Send | RequestOp::SendInval => 4 | IBV_WC_SEND,
+            RequestOp::SendImm => 4 | IBV_WC_SEND | with_imm,
+            RequestOp::Write => 4 | IBV_WC_RDMA_WRITE,
+            RequestOp::WriteImm => 4 | IBV_WC_RDMA_WRITE | with_imm,
+            _ => 0,
         };
+        table |= (bits as u64) << (4 * number);
         number += 1;
     }
     table
 };
 
+/// No opcode from this one on is of a Send or Write.
+const PLAIN_OPCODES: u32 = 16;
+
 impl PlainSent {
     /// From the opcode in the upper 8 bits.
     #[inline(always)]
     pub(crate) fn of(opcode_qpn: u32) -> Option<Self> {
-        PLAIN_SENT[(opcode_qpn >> 24) as usize]
+        let opcode = opcode_qpn >> 24;
+        let bits = (PLAIN_SENT >> (4 * (opcode % PLAIN_OPCODES))) as u32;
+        (opcode < PLAIN_OPCODES && bits & 4 != 0).then_some(Self(bits))
     }
 
     #[inline(always)]
     pub(crate) fn write(self, wc: &mut ibv_wc, qpn: u32, wr_id: u64) {
         begin(wc, qpn, wr_id);
-        wc.opcode = self.opcode.into();
-        wc.wc_flags = self.flags.into();
+        wc.opcode = self.0 & 1;
+        wc.wc_flags = self.0 & 2;
     }
 }
