@@ -171,6 +171,11 @@ impl<T> BiasedMutex<T> {
         Some(Guard::new(self.value.get(), entered))
     }
 
+    /// Where the value is. To use it, lock the mutex.
+    pub fn as_ptr(&self) -> *mut T {
+        self.value.get()
+    }
+
     /// The value, which nobody else uses.
     pub fn get_mut(&mut self) -> &mut T {
         self.shut();

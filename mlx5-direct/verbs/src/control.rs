@@ -155,7 +155,7 @@ pub(crate) unsafe fn add_cq(raw: *mut ibv_cq, session: Option<Session>) -> Optio
         raw: Raw::new(raw),
         context,
         left: AtomicBool::new(false),
-        state: BiasedMutex::new(CqState::default()),
+        state: BiasedMutex::with_doors(CqState::new(context)),
         session,
     });
     let Some(cq) = cq else {
@@ -164,7 +164,7 @@ pub(crate) unsafe fn add_cq(raw: *mut ibv_cq, session: Option<Session>) -> Optio
     };
     let _control = fork::control();
     // SAFETY: a live CQ, which is new.
-    if !unsafe { context.objects.of::<ibv_cq>().insert(raw, cq) } {
+    if !unsafe { context.objects.insert::<ibv_cq>(raw, cq) } {
         report::left(Class::Cq, format_args!("CQ {raw:p}"), &"no place in the table");
         free(cq);
         return None;
@@ -182,7 +182,7 @@ unsafe fn withdraw<K: Held>(raw: *mut K) -> Option<(&'static Context, &'static K
     unsafe {
         let object = find(raw)?;
         let context = Context::of(K::context(raw));
-        context.objects.of::<K>().remove(raw);
+        context.objects.remove::<K>(raw, object);
         Some((context, object))
     }
 }
@@ -202,7 +202,7 @@ pub(crate) fn destroy<K: Held>(raw: *mut K, destroy: impl FnOnce() -> c_int) -> 
         } else {
             let _control = fork::control();
             // SAFETY: the object is still alive.
-            unsafe { context.objects.of::<K>().insert(raw, object) };
+            unsafe { context.objects.insert::<K>(raw, object) };
         }
     }
     result
@@ -226,14 +226,18 @@ pub(crate) unsafe fn add_srq(raw: *mut ibv_srq) {
         Err(why) => return report::left(Class::Srq, format_args!("SRQ {raw:p}"), &why),
     };
     let number = direct.srqn();
-    let srq =
-        leak(Srq { raw: Raw::new(raw), context, direct: BiasedMutex::new(direct), qps: AtomicU32::new(0) });
+    let srq = leak(Srq {
+        raw: Raw::new(raw),
+        context,
+        direct: BiasedMutex::with_doors(direct),
+        qps: AtomicU32::new(0),
+    });
     let Some(srq) = srq else {
         return report::left(Class::Srq, format_args!("SRQ {number:#x}"), &NO_MEMORY);
     };
     let _control = fork::control();
     // SAFETY: a live SRQ, which is new.
-    if unsafe { context.objects.of::<ibv_srq>().insert(raw, srq) } {
+    if unsafe { context.objects.insert::<ibv_srq>(raw, srq) } {
         report::taken(Class::Srq, format_args!("SRQ {number:#x}"));
     } else {
         report::left(Class::Srq, format_args!("SRQ {number:#x}"), &"no place in the table");
@@ -464,7 +468,7 @@ unsafe fn take_over(
         number,
         register,
         state: AtomicU32::new(ibv_qp_state::IBV_QPS_RESET),
-        send: BiasedMutex::new(sq),
+        send: BiasedMutex::with_doors(sq),
         receive,
         send_cq,
         recv_cq,
@@ -472,18 +476,23 @@ unsafe fn take_over(
     });
     let qp: &Qp = qp.ok_or(NO_MEMORY)?;
     // SAFETY: a live QP, which is new.
-    if !unsafe { qp.context.objects.of::<ibv_qp>().insert(raw, qp) } {
+    if !unsafe { qp.context.objects.insert::<ibv_qp>(raw, qp) } {
         free(qp);
         return Err("no place in the table".into());
     }
     // A QP that is being destroyed by another thread may have had the number.
     // SAFETY: a QP is freed under the control lock, after its entry was removed.
-    if let Some(before) = unsafe { context.qps.get(number) } {
+    let before = unsafe { context.qps.get(number) };
+    if let Some(before) = before {
         clean(before);
     }
-    if !context.qps.set(number, Some(qp)) {
+    let is_set = context.qps.set(number, Some(qp));
+    if let Some(before) = before {
+        before.cqs().for_each(|cq| cq.state.lock().qps.forget());
+    }
+    if !is_set {
         // SAFETY: a live QP.
-        unsafe { qp.context.objects.of::<ibv_qp>().remove(raw) };
+        unsafe { qp.context.objects.remove::<ibv_qp>(raw, qp) };
         free(qp);
         return Err(NO_MEMORY.into());
     }
@@ -527,10 +536,12 @@ pub(crate) unsafe fn modify_qp(
     if to < SENDS_FROM {
         // Nothing may be posted any more while the change is under way.
         let _control = fork::control();
+        qp.send.close_door();
         let before = qp.state.load(Relaxed);
         let result = real::call(modify);
         if result != 0 {
             qp.state.store(before, Relaxed);
+            ibv_qp::show(raw, qp);
             return result;
         }
         qp.state.store(to, Relaxed);
@@ -555,6 +566,8 @@ pub(crate) unsafe fn modify_qp(
         // SAFETY: a live QP by contract.
         unsafe { extended::patch(raw) };
         qp.state.store(to, Relaxed);
+        let _control = fork::control();
+        ibv_qp::show(raw, qp);
     }
     result
 }
@@ -584,7 +597,7 @@ pub(crate) fn destroy_qp(raw: *mut ibv_qp, destroy: impl FnOnce() -> c_int) -> c
         forget(qp);
     } else {
         // SAFETY: the QP is still alive.
-        unsafe { qp.context.objects.of::<ibv_qp>().insert(raw, qp) };
+        unsafe { qp.context.objects.insert::<ibv_qp>(raw, qp) };
     }
     result
 }

@@ -21,7 +21,7 @@ use libc::{EINVAL, ENOENT};
 use mlx5_direct::{RequestOp, cqe::RawCqe};
 
 use crate::{
-    objects::Cq,
+    objects::{Cq, CqState},
     poll,
     session::{Current, Functions, Open, Session},
 };
@@ -176,9 +176,9 @@ unsafe fn advance(raw: *mut ibv_cq_ex, current: &mut Current) -> c_int {
     // SAFETY: a live CQ by contract.
     let cq = unsafe { cq_of(raw) };
     if let Some(mut state) = cq.state.try_lock_fast()
-        && let Some(direct) = &mut state.direct
+        && let CqState { direct: Some(direct), qps, .. } = &mut *state
     {
-        if let Some(wr_id) = poll::take_plain(cq.context, direct, &mut current.entry) {
+        if let Some(wr_id) = poll::take_plain(qps, direct, &mut current.entry) {
             state.polled = true;
             // SAFETY: live by contract; only this thread uses the fields of the completion.
             unsafe {
@@ -206,18 +206,18 @@ unsafe fn advance_slow(raw: *mut ibv_cq_ex, current: &mut Current) -> c_int {
     let cq = unsafe { cq_of(raw) };
     let mut state = cq.state.lock();
     // Nothing can complete before a QP is taken over with this CQ.
-    let Some(direct) = &mut state.direct else { return ENOENT };
+    let CqState { direct: Some(direct), qps, .. } = &mut *state else { return ENOENT };
     // SAFETY: integers only, for which zero is a value.
     let mut wc: ibv_wc = unsafe { zeroed() };
     loop {
-        if let Some(wr_id) = poll::take_plain(cq.context, direct, &mut current.entry) {
+        if let Some(wr_id) = poll::take_plain(qps, direct, &mut current.entry) {
             (wc.wr_id, wc.status) = (wr_id, ibv_wc_status::IBV_WC_SUCCESS);
             break;
         }
         if !direct.is_next_ready() {
             return ENOENT;
         }
-        match poll::take_any(cq.context, direct, &mut wc) {
+        match poll::take_any(qps, direct, &mut wc) {
             Ok(Some(entry)) => {
                 (current.entry, current.change) = (entry, wc.opcode);
                 break;

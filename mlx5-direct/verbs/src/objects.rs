@@ -10,10 +10,10 @@ use core::{
 };
 use std::{
     path::PathBuf,
-    sync::atomic::{AtomicBool, AtomicU32},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
 };
 
-use biased_lock::BiasedMutex;
+use biased_lock::{BiasedMutex, OwnerGuard};
 use doorbell_sys::{
     ibv_context, ibv_context_ops, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_dm, ibv_mr, ibv_mw,
     ibv_mw_bind, ibv_pd, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_state, ibv_recv_wr, ibv_send_wr, ibv_srq,
@@ -27,7 +27,7 @@ use crate::{
     regions::Regions,
     register::{LeftRegisters, Register},
     session::Session,
-    table::{ByNumber, Numbered, Table},
+    table::{ByNumber, Numbered, Shortcut, Table},
 };
 
 type CreateCqEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
@@ -98,16 +98,53 @@ impl Objects {
         Some(Self { cqs: Table::on_heap()?, srqs: Table::on_heap()?, qps: Table::on_heap()? })
     }
 
-    /// The objects of one class.
-    pub(crate) fn of<K: Held>(&self) -> &Table<K::Object> {
-        K::of(self)
+    /// Adds an object; returns false if there is no place. Calls are serialised by the control
+    /// lock.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a live verbs object that is not in the table.
+    pub(crate) unsafe fn insert<K: Held>(&self, raw: *const K, object: &'static K::Object) -> bool {
+        // SAFETY: passed on to the caller.
+        let inserted = unsafe { K::of(self).insert(raw, object) };
+        if inserted {
+            K::shortcut().insert(raw, K::lock(object));
+            K::show(raw, object);
+        }
+        inserted
+    }
+
+    /// Removes an object that the program ends, so that nobody finds it any more. Calls are
+    /// serialised as for `insert`.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a live verbs object.
+    pub(crate) unsafe fn remove<K: Held>(&self, raw: *const K, object: &'static K::Object) {
+        K::lock(object).close_door();
+        K::shortcut().remove(raw);
+        // SAFETY: passed on to the caller.
+        unsafe { K::of(self).remove(raw) };
+    }
+
+    /// As [`remove`](Self::remove), for an object that other threads may be looking up.
+    ///
+    /// # Safety
+    ///
+    /// As for `remove`.
+    pub(crate) unsafe fn give_up<K: Held>(&self, raw: *const K) {
+        K::shortcut().give_up(raw);
+        // SAFETY: passed on to the caller.
+        unsafe { K::of(self).remove(raw) };
     }
 }
 
 /// A class of verbs objects that the library may drive.
-pub(crate) trait Held: Numbered + 'static {
+pub(crate) trait Held: Numbered + Sized + 'static {
     /// The library's object.
     type Object: 'static;
+    /// What the mutex of the object protects that posts or polls take.
+    type Queue: Send + 'static;
 
     /// The context of the object.
     ///
@@ -116,14 +153,36 @@ pub(crate) trait Held: Numbered + 'static {
     /// `raw` is a live object.
     unsafe fn context(raw: *const Self) -> *mut ibv_context;
 
-    /// The objects of this class.
+    /// The objects of this class in a context.
     fn of(objects: &Objects) -> &Table<Self::Object>;
+
+    /// The objects of this class.
+    fn shortcut() -> &'static Shortcut<Self::Queue>;
+
+    /// The mutex of an object.
+    fn lock(object: &'static Self::Object) -> &'static BiasedMutex<Self::Queue>;
+
+    /// Whether posts and polls find the object ready.
+    fn is_ready(object: &Self::Object) -> bool;
+
+    /// Opens the door of an object that is ready, if it has a place. Calls are serialised by the
+    /// control lock.
+    fn show(raw: *const Self, object: &'static Self::Object) {
+        if Self::is_ready(object)
+            && let Some(door) = Self::shortcut().door(raw)
+        {
+            // SAFETY: an object is on the heap, where it does not move, and is dropped before its
+            // memory is freed.
+            unsafe { Self::lock(object).open_door(door) };
+        }
+    }
 }
 
 macro_rules! classes {
-    ($($raw:ty => $object:ty, $table:ident;)*) => {$(
+    ($($raw:ty => $object:ty, $table:ident, $lock:ident: $queue:ty, $is_ready:expr;)*) => {$(
         impl Held for $raw {
             type Object = $object;
+            type Queue = $queue;
 
             #[inline(always)]
             unsafe fn context(raw: *const Self) -> *mut ibv_context {
@@ -135,14 +194,28 @@ macro_rules! classes {
             fn of(objects: &Objects) -> &Table<$object> {
                 &objects.$table
             }
+
+            #[inline(always)]
+            fn shortcut() -> &'static Shortcut<$queue> {
+                static ALL: Shortcut<$queue> = Shortcut::new();
+                &ALL
+            }
+
+            fn lock(object: &'static $object) -> &'static BiasedMutex<$queue> {
+                &object.$lock
+            }
+
+            fn is_ready(object: &$object) -> bool {
+                $is_ready(object)
+            }
         }
     )*};
 }
 
 classes! {
-    ibv_cq => Cq, cqs;
-    ibv_srq => Srq, srqs;
-    ibv_qp => Qp, qps;
+    ibv_cq => Cq, cqs, state: CqState, |_| true;
+    ibv_srq => Srq, srqs, direct: mlx5_direct::Srq, |_| true;
+    ibv_qp => Qp, qps, send: Option<Sq>, |qp: &Qp| qp.state.load(Relaxed) >= SENDS_FROM;
 }
 
 /// The library's object of a verbs object of any context.
@@ -172,15 +245,16 @@ pub(crate) unsafe fn find_here<K: Held>(raw: *const K) -> Option<&'static K::Obj
     unsafe { K::of(&Context::of(K::context(raw)).objects).get(raw) }
 }
 
-/// As [`find_here`], if the object is in its first place. A few instructions.
+/// The queue of a verbs object that is ready, if this thread is the one that uses it most and the
+/// object has a place in the [`Shortcut`]. A few instructions.
 ///
 /// # Safety
 ///
-/// As for [`find_here`].
+/// As for [`find_here`]. The object is not removed while the guard lives.
 #[inline(always)]
-pub(crate) unsafe fn find_first<K: Held>(raw: *const K) -> Option<&'static K::Object> {
-    // SAFETY: live by contract, with its open context.
-    unsafe { K::of(&Context::of(K::context(raw)).objects).get_first(raw) }
+pub(crate) unsafe fn enter<K: Held>(raw: *const K) -> Option<OwnerGuard<K::Queue>> {
+    // SAFETY: live by contract.
+    unsafe { K::shortcut().enter(raw) }
 }
 
 /// A verbs object by its address. The library hands the pointer to verbs and to functions that are
@@ -214,10 +288,10 @@ pub(crate) struct Cq {
     pub(crate) session: Option<Session>,
 }
 
-#[derive(Default)]
 pub(crate) struct CqState {
     /// `None` until the first QP is taken over: nothing can complete until then.
     pub(crate) direct: Option<mlx5_direct::Cq>,
+    pub(crate) qps: Qps,
     /// Completion events read so far, until `direct` counts them.
     pub(crate) events: u32,
     /// Whether libmlx5 knows less of the CQ than the library: a completion was polled, or the CQ
@@ -227,6 +301,61 @@ pub(crate) struct CqState {
     pub(crate) marks: u32,
     /// The entries, after the library has resized the CQ.
     pub(crate) buffer: Option<Buffer>,
+}
+
+impl CqState {
+    pub(crate) fn new(context: &'static Context) -> Self {
+        Self { direct: None, qps: Qps::new(context), events: 0, polled: false, marks: 0, buffer: None }
+    }
+}
+
+/// The QPs of a context by their numbers, for the holder of the lock of one of their CQs. The QP
+/// that completed last is found without a look into the context's table.
+pub(crate) struct Qps {
+    pub(crate) context: &'static Context,
+    last: Option<&'static Qp>,
+    /// Where `last` receives, if that is an SRQ.
+    srq: Option<&'static Srq>,
+    /// The number of `last`, otherwise no QP's.
+    number: u32,
+}
+
+impl Qps {
+    const NONE: u32 = u32::MAX;
+
+    fn new(context: &'static Context) -> Self {
+        Self { context, last: None, srq: None, number: Self::NONE }
+    }
+
+    /// The QP with this number. A QP is freed after its entry was removed, and after the lock of each
+    /// of its CQs was taken to [forget](Self::forget) it: so the reference may be used while the lock
+    /// of the CQ is held.
+    #[inline(always)]
+    pub(crate) fn get(&mut self, number: u32) -> Option<&'static Qp> {
+        if number == self.number { self.last } else { self.look_up(number) }
+    }
+
+    /// The SRQ of the QP with this number; `None` also if the QP receives from a queue of its own.
+    #[inline(always)]
+    pub(crate) fn srq_of(&mut self, number: u32) -> Option<&'static Srq> {
+        if number != self.number {
+            self.look_up(number)?;
+        }
+        self.srq
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, number: u32) -> Option<&'static Qp> {
+        // SAFETY: the caller holds the lock of a CQ; see `get`.
+        let qp = unsafe { self.context.qps.get(number) }?;
+        (self.last, self.srq, self.number) = (Some(qp), qp.srq(), number);
+        Some(qp)
+    }
+
+    /// From now on, numbers are looked up anew.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::new(self.context);
+    }
 }
 
 /// An SRQ of `ibv_create_srq`.

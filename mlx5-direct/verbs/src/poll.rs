@@ -11,7 +11,7 @@ use mlx5_direct::{
 };
 
 use crate::{
-    objects::{Context, CqState, Qp, Receives, Srq, find_first, find_here},
+    objects::{Context, CqState, Qp, Qps, Receives, Srq, enter, find_here},
     report, wc,
 };
 
@@ -22,11 +22,9 @@ use crate::{
 /// As for `ibv_poll_cq`: a live CQ of the context and an array of `entries` entries.
 pub(crate) unsafe extern "C" fn poll_cq(raw: *mut ibv_cq, entries: c_int, into: *mut ibv_wc) -> c_int {
     // SAFETY: a live CQ of a patched context by contract.
-    if let Some(cq) = unsafe { find_first(raw) }
-        && let Some(mut state) = cq.state.try_lock_fast()
-    {
+    if let Some(mut state) = unsafe { enter(raw) } {
         // SAFETY: passed on to the caller.
-        return unsafe { poll(cq.context, &mut state, entries, into) };
+        return unsafe { poll(&mut state, entries, into) };
     }
     // SAFETY: passed on to the caller.
     unsafe { poll_cq_slow(raw, entries, into) }
@@ -45,7 +43,7 @@ unsafe extern "C" fn poll_cq_slow(raw: *mut ibv_cq, entries: c_int, into: *mut i
         return unsafe { (Context::of((*raw).context).poll_cq)(raw, entries, into) };
     };
     // SAFETY: passed on to the caller.
-    unsafe { poll(cq.context, &mut cq.state.lock(), entries, into) }
+    unsafe { poll(&mut cq.state.lock(), entries, into) }
 }
 
 /// Polls a CQ of the library.
@@ -54,31 +52,32 @@ unsafe extern "C" fn poll_cq_slow(raw: *mut ibv_cq, entries: c_int, into: *mut i
 ///
 /// An array of `entries` entries.
 #[inline(always)]
-unsafe fn poll(context: &Context, state: &mut CqState, entries: c_int, into: *mut ibv_wc) -> c_int {
+unsafe fn poll(state: &mut CqState, entries: c_int, into: *mut ibv_wc) -> c_int {
+    let CqState { direct, qps, polled: was_polled, .. } = state;
     // Nothing can complete before a QP is taken over with this CQ.
-    let Some(direct) = &mut state.direct else { return 0 };
+    let Some(direct) = direct else { return 0 };
     // SAFETY: the array's length, by contract.
     let mut out = unsafe { Out::new(into, entries) };
     while !out.is_full() {
         let before = out.next;
-        out = poll_run(context, direct, out);
+        out = poll_run(qps, direct, out);
         if out.next != before {
             continue;
         }
         if !direct.is_next_ready() {
             break;
         }
-        out = poll_short(context, direct, out);
+        out = poll_short(qps, direct, out);
         if out.next == before
             // The entry is of no queue of the library, or of another kind.
-            && poll_other(context, direct, &mut out).is_err()
+            && poll_other(qps, direct, &mut out).is_err()
         {
             return if out.count() == 0 { -2 } else { out.count() };
         }
     }
     let polled = out.count();
     if polled > 0 {
-        state.polled = true;
+        *was_polled = true;
         // The program may post as much again as it polled, so the CQ needs the room now.
         direct.publish_index();
     }
@@ -88,15 +87,19 @@ unsafe fn poll(context: &Context, state: &mut CqState, entries: c_int, into: *mu
 /// Takes plain completions of one queue, up to the first that is of another queue or not plain.
 /// There is room for one.
 #[inline(always)]
-fn poll_run(context: &Context, direct: &mut mlx5_direct::Cq, out: Out) -> Out {
+fn poll_run(qps: &mut Qps, direct: &mut mlx5_direct::Cq, out: Out) -> Out {
     direct.begin_interval();
     let Some(first) = direct.plain_entry() else { return out };
     let (qpn, kind) = (first.qpn(), first.kind());
-    // SAFETY: a QP is freed only after its entry was removed and the lock of each of its CQs was
-    // taken since. The caller holds the lock of this CQ.
-    let Some(qp) = (unsafe { context.qps.get(qpn) }) else { return out };
+    // The QP itself may be on lines that nothing else here needs.
+    if kind == PlainKind::Received
+        && let Some(srq) = qps.srq_of(qpn)
+    {
+        return from_srq(qps, direct, srq, qpn, out);
+    }
+    let Some(qp) = qps.get(qpn) else { return out };
     match (kind, &qp.receive) {
-        (PlainKind::Received, Receives::Shared(srq)) => from_srq(context, direct, srq, qpn, out),
+        (PlainKind::Received, Receives::Shared(srq)) => from_srq(qps, direct, srq, qpn, out),
         (PlainKind::Received, Receives::Own(rq)) => from_rq(direct, rq, qpn, out),
         (PlainKind::Request, _) => from_sq(direct, &qp.send, qpn, out),
     }
@@ -104,10 +107,10 @@ fn poll_run(context: &Context, direct: &mut mlx5_direct::Cq, out: Out) -> Out {
 
 /// Takes a message whose payload is in its entry and belongs in the first segment of its buffer.
 #[inline(never)]
-fn poll_short(context: &Context, direct: &mut mlx5_direct::Cq, mut out: Out) -> Out {
+fn poll_short(qps: &mut Qps, direct: &mut mlx5_direct::Cq, mut out: Out) -> Out {
     let Some(wc) = out.next() else { return out };
     let fill = |entry: &PlainEntry<'_>, wr_id| wc::plain_received(wc, entry, entry.qpn(), wr_id);
-    if take_short(context, direct, fill).is_some() {
+    if take_short(qps, direct, fill).is_some() {
         out.pass();
     }
     out
@@ -116,21 +119,19 @@ fn poll_short(context: &Context, direct: &mut mlx5_direct::Cq, mut out: Out) -> 
 /// Takes a message as `poll_short`, and passes its entry and its `wr_id` to `fill`.
 #[inline(always)]
 fn take_short(
-    context: &Context,
+    qps: &mut Qps,
     direct: &mut mlx5_direct::Cq,
     fill: impl FnOnce(&PlainEntry<'_>, u64),
 ) -> Option<()> {
     let (entry, payload) = direct.short_entry()?;
     let length = entry.byte_count();
-    // SAFETY: as in `poll_run`.
-    let qp = unsafe { context.qps.get(entry.qpn()) }?;
-    let to = |first: Option<DataSeg>| {
-        first.filter(|to| to.byte_count() >= length && context.regions.is_ordinary(to))
-    };
+    let qp = qps.get(entry.qpn())?;
+    let regions = &qps.context.regions;
+    let to = |first: Option<DataSeg>| first.filter(|to| to.byte_count() >= length && regions.is_ordinary(to));
     let (to, wr_id) = match &qp.receive {
         Receives::Shared(srq) => {
             let (mut srq, slot) = (srq.direct.lock(), WqeIndex(entry.wqe_counter()));
-            let to = to(srq.segments(slot).next())?;
+            let to = to(srq.first_segment(slot))?;
             (to, srq.complete(slot).ok()?)
         }
         Receives::Own(rq) => {
@@ -151,12 +152,11 @@ fn take_short(
 /// Takes the next completion if it is plain and of a QP here. Returns its `wr_id`, and its entry in
 /// `into`.
 #[inline(always)]
-pub(crate) fn take_plain(context: &Context, direct: &mut mlx5_direct::Cq, into: &mut RawCqe) -> Option<u64> {
+pub(crate) fn take_plain(qps: &mut Qps, direct: &mut mlx5_direct::Cq, into: &mut RawCqe) -> Option<u64> {
     direct.begin_interval();
     let entry = direct.plain_entry()?;
     let opcode_qpn = entry.opcode_qpn();
-    // SAFETY: as in `poll_run`.
-    let qp = unsafe { context.qps.get(opcode_qpn & 0x00ff_ffff) }?;
+    let qp = qps.get(opcode_qpn & 0x00ff_ffff)?;
     let wr_id = match (entry.kind(), &qp.receive) {
         (PlainKind::Received, Receives::Shared(srq)) => {
             srq.direct.lock().complete(WqeIndex(entry.wqe_counter())).ok()?
@@ -176,12 +176,12 @@ pub(crate) fn take_plain(context: &Context, direct: &mut mlx5_direct::Cq, into: 
 /// the entry; `None` if there is nothing to report.
 #[inline(never)]
 pub(crate) fn take_any(
-    context: &Context,
+    qps: &mut Qps,
     direct: &mut mlx5_direct::Cq,
     wc: &mut ibv_wc,
 ) -> Result<Option<RawCqe>, Stuck> {
     let mut short = None;
-    take_short(context, direct, |entry, wr_id| {
+    take_short(qps, direct, |entry, wr_id| {
         (wc.wr_id, wc.status) = (wr_id, ibv_wc_status::IBV_WC_SUCCESS);
         short = Some(entry.raw());
     });
@@ -189,7 +189,7 @@ pub(crate) fn take_any(
         return Ok(short);
     }
     match direct.poll() {
-        Ok(Some(completion)) => Ok(finish(context, direct, &completion, wc).then(|| direct.raw())),
+        Ok(Some(completion)) => Ok(finish(qps, direct, &completion, wc).then(|| direct.raw())),
         // Nothing behind such an entry can be polled. No CQ that is taken over has one.
         Err(CqeError::Compressed | CqeError::Resized) => Err(Stuck),
         // The entry of an unknown opcode was consumed.
@@ -247,7 +247,7 @@ impl Out {
 
 /// Messages to buffers of an SRQ.
 #[inline(always)]
-fn from_srq(context: &Context, direct: &mut mlx5_direct::Cq, srq: &Srq, qpn: u32, mut out: Out) -> Out {
+fn from_srq(qps: &mut Qps, direct: &mut mlx5_direct::Cq, srq: &Srq, qpn: u32, mut out: Out) -> Out {
     let mut queue = srq.direct.lock();
     let queue = &mut *queue;
     let mut last = qpn;
@@ -256,7 +256,7 @@ fn from_srq(context: &Context, direct: &mut mlx5_direct::Cq, srq: &Srq, qpn: u32
     {
         let qpn = entry.qpn();
         if qpn != last {
-            if !receives_from(context, qpn, srq) {
+            if !qps.srq_of(qpn).is_some_and(|other| core::ptr::eq(other, srq)) {
                 break;
             }
             last = qpn;
@@ -309,25 +309,17 @@ fn from_sq(direct: &mut mlx5_direct::Cq, sq: &BiasedMutex<Option<Sq>>, qpn: u32,
     out
 }
 
-/// Whether this QP receives from the SRQ.
-#[inline(always)]
-fn receives_from(context: &Context, qpn: u32, srq: &Srq) -> bool {
-    // SAFETY: as in `poll_run`, whose caller holds the lock of the CQ.
-    let qp = unsafe { context.qps.get(qpn) };
-    qp.and_then(Qp::srq).is_some_and(|other| core::ptr::eq(other, srq))
-}
-
 /// Nothing more can be polled.
 #[derive(Debug)]
 pub(crate) struct Stuck;
 
 /// Takes the next completion, whatever it is. There is room for one.
 #[inline(never)]
-fn poll_other(context: &Context, direct: &mut mlx5_direct::Cq, out: &mut Out) -> Result<(), Stuck> {
+fn poll_other(qps: &mut Qps, direct: &mut mlx5_direct::Cq, out: &mut Out) -> Result<(), Stuck> {
     let Some(wc) = out.next() else { return Ok(()) };
     match direct.poll() {
         Ok(Some(completion)) => {
-            if finish(context, direct, &completion, wc) {
+            if finish(qps, direct, &completion, wc) {
                 out.pass();
             }
         }
@@ -341,10 +333,8 @@ fn poll_other(context: &Context, direct: &mut mlx5_direct::Cq, out: &mut Out) ->
 
 /// Releases what the completion stands for and fills the entry. Returns false if there is nothing
 /// to report: the completion is of no QP here.
-fn finish(context: &Context, direct: &mlx5_direct::Cq, completion: &Completion, out: &mut ibv_wc) -> bool {
-    // SAFETY: a QP is freed only after its entry was removed and the lock of each of its CQs was
-    // taken since. The caller holds the lock of this CQ.
-    let Some(qp) = (unsafe { context.qps.get(completion.qpn()) }) else { return false };
+fn finish(qps: &mut Qps, direct: &mlx5_direct::Cq, completion: &Completion, out: &mut ibv_wc) -> bool {
+    let Some(qp) = qps.get(completion.qpn()) else { return false };
     match completion {
         Completion::Recv(receive) => received(qp, direct, receive, out),
         Completion::Send(send) => {

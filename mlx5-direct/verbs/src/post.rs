@@ -10,7 +10,7 @@ use doorbell_sys::{
 use libc::{EINVAL, ENOMEM};
 use mlx5_direct::{RecvWrs, SendWrs, Srq, srq::PostError};
 
-use crate::objects::{Context, Qp, RECEIVES_FROM, Receives, SENDS_FROM, find_first, find_here};
+use crate::objects::{Context, Qp, RECEIVES_FROM, Receives, SENDS_FROM, enter, find_here};
 
 /// `post_send` of a context's operations.
 ///
@@ -23,9 +23,7 @@ pub(crate) unsafe extern "C" fn post_send(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: a live QP of a patched context by contract.
-    if let Some(qp) = unsafe { find_first(raw) }
-        && qp.state.load(Relaxed) >= SENDS_FROM
-        && let Some(mut sq) = qp.send.try_lock_fast()
+    if let Some(mut sq) = unsafe { enter(raw) }
         && let Some(sq) = &mut *sq
         // SAFETY: valid requests by contract, during this call.
         && sq.post_send_wr_fast(&unsafe { SendWrs::new(list) })
@@ -145,8 +143,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: a live SRQ of a patched context by contract.
-    if let Some(srq) = unsafe { find_first(raw) }
-        && let Some(mut direct) = srq.direct.try_lock_fast()
+    if let Some(mut direct) = unsafe { enter(raw) }
         // SAFETY: valid requests by contract, during this call.
         && let Some((segment, cookie)) = unsafe { RecvWrs::new(list) }.only_single()
         && direct.post_one_fast(segment, cookie).is_some()
@@ -170,9 +167,7 @@ unsafe extern "C" fn post_srq_recv_other(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: a live SRQ of a patched context by contract.
-    if let Some(srq) = unsafe { find_first(raw) }
-        && let Some(mut direct) = srq.direct.try_lock_fast()
-    {
+    if let Some(mut direct) = unsafe { enter(raw) } {
         // SAFETY: passed on to the caller.
         return unsafe { post_to_srq(&mut direct, list, bad) };
     }

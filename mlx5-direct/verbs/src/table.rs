@@ -6,6 +6,9 @@
 //! is taken, one of the next seven is used. An object that finds no place is left to libmlx5. A
 //! place has the address of its verbs object, and a look-up compares the address, so that it never
 //! finds another object.
+//!
+//! Posts and polls come to the queue of an object by a [`Shortcut`], which has a place for each value
+//! of a hash of the address.
 
 use std::{
     alloc::{Layout, alloc, alloc_zeroed},
@@ -17,6 +20,7 @@ use std::{
     },
 };
 
+use biased_lock::{BiasedMutex, Door, OwnerGuard};
 use doorbell_sys::{ibv_context, ibv_cq, ibv_qp, ibv_srq};
 
 /// Places that an object may have.
@@ -79,35 +83,19 @@ impl<T> Table<T> {
         unsafe { zeroed() }
     }
 
-    /// The object of a verbs object, if it is in its first place.
+    /// The object of a verbs object.
     ///
     /// # Safety
     ///
     /// `raw` is a live verbs object, which is not null. The reference is not used after the object
     /// was removed and freed.
-    #[inline(always)]
-    pub(crate) unsafe fn get_first<K: Numbered>(&self, raw: *const K) -> Option<&'static T> {
-        // SAFETY: live by contract.
-        let first = &self.places[usize::from(unsafe { K::number(raw) })];
-        if first.key.load(Acquire) != raw.addr() {
-            return None;
-        }
-        // SAFETY: `insert` stores the value before the key. The verbs object is alive, so that
-        // neither its removal nor another object with this address is under way, and the value is
-        // the object that `insert` was given.
-        Some(unsafe { first.value.load(Relaxed).as_ref().unwrap_unchecked() })
-    }
-
-    /// The object of a verbs object.
-    ///
-    /// # Safety
-    ///
-    /// As for `get_first`.
     pub(crate) unsafe fn get<K: Numbered>(&self, raw: *const K) -> Option<&'static T> {
         // SAFETY: live by contract.
         let at = usize::from(unsafe { K::number(raw) });
         let place = self.window(at).iter().find(|place| place.key.load(Acquire) == raw.addr())?;
-        // SAFETY: as in `get_first`.
+        // SAFETY: `insert` stores the value before the key. The verbs object is alive, so that
+        // neither its removal nor another object with this address is under way, and the value is
+        // the object that `insert` was given.
         Some(unsafe { &*place.value.load(Relaxed) })
     }
 
@@ -144,6 +132,110 @@ impl<T> Table<T> {
             place.key.store(0, Release);
         }
     }
+}
+
+/// The doors of the mutexes of one class of objects, of all contexts, by the address of the verbs
+/// object: so the thread that uses an object most comes to the value `V` of its mutex without a look
+/// at other cache lines. An object whose place is taken has no door.
+pub(crate) struct Shortcut<V: 'static> {
+    places: [Entrance<V>; 1 << SHORTCUT_BITS],
+}
+
+const SHORTCUT_BITS: u32 = 16;
+
+#[repr(align(32))]
+struct Entrance<V> {
+    /// The address of the verbs object; 0 if the place is free.
+    key: AtomicUsize,
+    /// The door of its mutex.
+    door: Door<V>,
+    /// The value of its mutex, to ask for the line before the door leads there.
+    value: AtomicPtr<V>,
+}
+
+/// The key of a place that stays empty: no object has this address.
+const CLOSED: usize = 1;
+
+impl<V: Send> Shortcut<V> {
+    pub(crate) const fn new() -> Self {
+        let places = [const {
+            let value = AtomicPtr::new(ptr::null_mut());
+            Entrance { key: AtomicUsize::new(0), door: Door::new(), value }
+        }; 1 << SHORTCUT_BITS];
+        Self { places }
+    }
+
+    #[inline(always)]
+    fn place<K>(&self, raw: *const K) -> &Entrance<V> {
+        // Objects are on the heap, at multiples of 16 bytes.
+        const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+        &self.places[((raw.addr() as u64 >> 4).wrapping_mul(GOLDEN) >> (64 - SHORTCUT_BITS)) as usize]
+    }
+
+    /// The value of the object's mutex, if the object has a place and its door is open, and this
+    /// thread is the owner of the mutex and does not hold it.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a live verbs object, which is not null and is not removed while the guard lives.
+    #[inline(always)]
+    pub(crate) unsafe fn enter<K>(&'static self, raw: *const K) -> Option<OwnerGuard<V>> {
+        let entrance = self.place_of(raw)?;
+        prefetch(entrance.value.load(Relaxed));
+        entrance.door.try_lock_fast()
+    }
+
+    #[inline(always)]
+    fn place_of<K>(&self, raw: *const K) -> Option<&Entrance<V>> {
+        Some(self.place(raw)).filter(|entrance| entrance.key.load(Acquire) == raw.addr())
+    }
+
+    /// The door of an object that has a place. No other object gets the place while the verbs object
+    /// is alive and is not removed.
+    pub(crate) fn door<K>(&'static self, raw: *const K) -> Option<&'static Door<V>> {
+        self.place_of(raw).map(|entrance| &entrance.door)
+    }
+
+    /// Gives an object its place, if that is free. Calls are serialised by the control lock.
+    pub(crate) fn insert<K>(&self, raw: *const K, mutex: &BiasedMutex<V>) {
+        let Entrance { key, value, .. } = self.place(raw);
+        if key.load(Relaxed) == 0 {
+            value.store(mutex.as_ptr(), Relaxed);
+            key.store(raw.addr(), Release);
+        }
+    }
+
+    /// Removes an object that nobody uses any more and whose door is closed. Calls are serialised as
+    /// for `insert`.
+    pub(crate) fn remove<K>(&self, raw: *const K) {
+        self.replace(raw, 0);
+    }
+
+    /// Removes an object that another thread may be looking up: no other object gets its place.
+    /// Calls are serialised as for `insert`.
+    pub(crate) fn give_up<K>(&self, raw: *const K) {
+        self.replace(raw, CLOSED);
+    }
+
+    fn replace<K>(&self, raw: *const K, by: usize) {
+        let key = &self.place(raw).key;
+        if key.load(Relaxed) == raw.addr() {
+            key.store(by, Release);
+        }
+    }
+}
+
+/// Asks for the cache line at an address.
+#[inline(always)]
+fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads and writes nothing, whatever the address.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_ET0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// Zeros on the heap; `None` without memory.

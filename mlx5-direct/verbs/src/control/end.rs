@@ -27,7 +27,7 @@ pub(super) fn leave_cq(cq: &'static Cq, why: &dyn fmt::Display) {
         // SAFETY: the CQ was not left before, so it is in the table, and alive: its destruction
         // removes it under the control lock, which the caller holds.
         unsafe {
-            cq.context.objects.of::<ibv_cq>().remove(raw);
+            cq.context.objects.give_up::<ibv_cq>(raw);
             extended_cq::restore(raw, cq);
         }
         report::left(Class::Cq, format_args!("CQ {raw:p}"), why);
@@ -59,7 +59,7 @@ pub(super) fn forget(qp: &'static Qp) {
         qp.context.qps.set(qp.number, None);
     }
     // A thread that has found the QP by its number holds the lock of one of its CQs.
-    qp.cqs().for_each(|cq| drop(cq.state.lock()));
+    qp.cqs().for_each(|cq| cq.state.lock().qps.forget());
     if let Some(srq) = qp.srq() {
         srq.qps.fetch_sub(1, Relaxed);
     }

@@ -33,7 +33,7 @@ pub(super) fn give_back_srq(srq: &'static Srq) -> Result<(), &'static str> {
     let raw = srq.raw.get();
     let direct = srq.direct.lock();
     // SAFETY: a live SRQ: its destruction removes it under the control lock.
-    unsafe { srq.context.objects.of::<ibv_srq>().remove(raw) };
+    unsafe { srq.context.objects.give_up::<ibv_srq>(raw) };
     report::given_back(Class::Srq);
     report::left(Class::Srq, format_args!("SRQ {:#x}", direct.srqn()), &"it serves a queue of libmlx5");
     let context = srq.context;
@@ -113,7 +113,7 @@ fn give_back(first: &'static Qp) -> Result<(), &'static str> {
     }
     for qp in qps {
         // SAFETY: a live QP: its destruction removes it under the control lock.
-        unsafe { qp.context.objects.of::<ibv_qp>().remove(qp.raw.get()) };
+        unsafe { qp.context.objects.give_up::<ibv_qp>(qp.raw.get()) };
         report::given_back(Class::Qp);
         report::left(Class::Qp, format_args!("QP {:#x}", qp.number), &"the program drives a queue itself");
         // SAFETY: a live QP.
