@@ -3,8 +3,8 @@
 /// Calls in a sample of a case whose calls are too short to time one by one.
 pub const GROUP: u32 = 32;
 
-/// Runs of a case under the instruction counter.
-pub const COUNTED_RUNS: u32 = 200;
+/// Runs of a case under the instruction counter: with single calls, one lap of the queue.
+pub const COUNTED_RUNS: u32 = 32;
 
 /// A case to measure, on queues of its own.
 pub trait Case {

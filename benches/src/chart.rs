@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 pub struct Bar {
     /// Which of its group's series it is of: 0 or 1.
     pub series: usize,
+    /// Measured with cold cache lines: a colour of its own.
+    pub cold: bool,
     /// Ours divided by the peer's. What is above 1 has a colour of its own.
     pub ratio: f64,
     /// Behind the bar: both figures.
@@ -36,9 +38,11 @@ const CHARACTER: f64 = 6.9;
 const STYLE: &str = "<style>
 text{font:12px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif}
 .bg{fill:#fff}.t,.g{fill:#1f2328}.g{font-weight:600}.s{fill:#57606a}.grid{stroke:#d8dee4}
-.peer{stroke:#1f2328;stroke-width:1.5}.b0{fill:#2f6fb5}.b1{fill:#7fb2a6}.over{fill:#d9480f}
+.peer{stroke:#1f2328;stroke-width:1.5}.b0{fill:#2f6fb5}.b1{fill:#5fa090}.over{fill:#d9480f}
+.c0{fill:#a9c9ec}.c1{fill:#c2ded6}
 @media (prefers-color-scheme: dark){.bg{fill:#0d1117}.t,.g{fill:#e6edf3}.s{fill:#9da7b3}
-.grid{stroke:#30363d}.peer{stroke:#e6edf3}.b0{fill:#58a6ff}.b1{fill:#4f8f83}.over{fill:#ff8c42}}
+.grid{stroke:#30363d}.peer{stroke:#e6edf3}.b0{fill:#58a6ff}.b1{fill:#4f9c8c}.over{fill:#ff8c42}
+.c0{fill:#24517f}.c1{fill:#2b4f48}}
 </style>
 ";
 
@@ -77,13 +81,27 @@ pub fn svg(title: &str, groups: &[Group]) -> String {
         y += 22.0;
         text(&mut body, "g", (16.0, y), "start", group.heading);
         y += 8.0;
-        let mut at = LEFT;
-        for (series, name) in group.series.into_iter().enumerate() {
-            if group.rows.iter().flat_map(|(_, bars)| bars).any(|bar| bar.series == series) {
-                rect(&mut body, &format!("b{series}"), (at, y + 2.0), (BAR, BAR));
-                text(&mut body, "s", (at + 18.0, y + 12.0), "start", name);
-                at += 40.0 + name.len() as f64 * CHARACTER;
-            }
+        let mut at = 16.0;
+        let has = |series, cold| {
+            let mut bars = group.rows.iter().flat_map(|(_, bars)| bars);
+            bars.any(|bar| bar.series == series && bar.cold == cold)
+        };
+        let shown: Vec<usize> = [0, 1].into_iter().filter(|n| has(*n, false) || has(*n, true)).collect();
+        for series in &shown {
+            let name = group.series[*series];
+            rect(&mut body, &format!("b{series}"), (at, y + 2.0), (BAR, BAR));
+            text(&mut body, "s", (at + 18.0, y + 12.0), "start", name);
+            at += 40.0 + name.len() as f64 * CHARACTER;
+        }
+        let cold: Vec<&usize> = shown.iter().filter(|n| has(**n, true)).collect();
+        for series in &cold {
+            rect(&mut body, &format!("c{series}"), (at, y + 2.0), (BAR, BAR));
+            at += BAR + 3.0;
+        }
+        if !cold.is_empty() {
+            let name = "with cold cache lines";
+            text(&mut body, "s", (at + 3.0, y + 12.0), "start", name);
+            at += 25.0 + name.len() as f64 * CHARACTER;
         }
         rect(&mut body, "over", (at, y + 2.0), (BAR, BAR));
         text(&mut body, "s", (at + 18.0, y + 12.0), "start", "more than the peer");
@@ -102,7 +120,7 @@ pub fn svg(title: &str, groups: &[Group]) -> String {
             text(&mut body, "t", (LEFT - 10.0, middle + 4.0), "end", label);
             for (n, bar) in bars.iter().enumerate() {
                 let top = y + n as f64 * (BAR + 2.0);
-                let class = format!("b{}", bar.series);
+                let class = format!("{}{}", if bar.cold { 'c' } else { 'b' }, bar.series);
                 rect(&mut body, &class, (LEFT, top), (x(bar.ratio.min(1.0)) - LEFT, BAR));
                 if bar.ratio > 1.0 {
                     rect(&mut body, "over", (x(1.0), top), (x(bar.ratio) - x(1.0), BAR));
@@ -128,11 +146,11 @@ mod tests {
     use super::*;
 
     fn group(label: &str, ratio: f64) -> Group {
-        let bar = Bar { series: 1, ratio, label: "1,234 of 1,234 ns".to_owned() };
+        let bar = |cold| Bar { series: 1, cold, ratio, label: "1,234 of 1,234 ns".to_owned() };
         Group {
             heading: "calls & peers",
             series: ["direct path", "verbs"],
-            rows: vec![(label.to_owned(), vec![bar])],
+            rows: vec![(label.to_owned(), vec![bar(false), bar(true)])],
         }
     }
 
@@ -169,10 +187,18 @@ mod tests {
     }
 
     #[test]
+    fn cold_bars_have_a_colour_and_a_legend() {
+        let svg = svg("", &[group("a", 0.5)]);
+        assert_eq!(svg.matches("class=\"c1\"").count(), 2, "{svg}");
+        assert!(svg.contains("with cold cache lines"));
+        assert!(!svg.contains("class=\"c0\""));
+    }
+
+    #[test]
     fn what_is_above_the_peer_has_its_own_colour() {
         let bars = |ratio| svg("", &[group("a", ratio)]).matches("class=\"over\"").count();
         // One is the legend.
-        assert_eq!((bars(0.9), bars(1.1)), (1, 2));
+        assert_eq!((bars(0.9), bars(1.1)), (1, 3));
         assert!(!svg("", &[Group { rows: vec![], ..group("a", 1.0) }]).contains("calls"));
     }
 }

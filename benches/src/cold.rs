@@ -354,10 +354,10 @@ fn sorted(rows: &[Row]) -> Vec<&Row> {
 }
 
 /// A row as the report has it.
-#[derive(serde::Serialize)]
+#[derive(serde::Deserialize, serde::Serialize)]
 struct Entry {
-    case: &'static str,
-    subject: &'static str,
+    case: String,
+    subject: String,
     batch: u32,
     depth: u32,
     set_bytes: usize,
@@ -378,8 +378,8 @@ pub fn write_json(rows: &[Row], path: &Path) -> Result<()> {
         .iter()
         .flat_map(|row| {
             SETS.iter().zip(row.timings).map(|(set, timing)| Entry {
-                case: row.spec.case.name(),
-                subject: row.subject.name(),
+                case: row.spec.case.name().to_owned(),
+                subject: row.subject.name().to_owned(),
                 batch: row.spec.batch,
                 depth: row.spec.depth,
                 set_bytes: *set,
@@ -394,6 +394,34 @@ pub fn write_json(rows: &[Row], path: &Path) -> Result<()> {
     report::write_json(&entries, path)
 }
 
+/// The rows of a report that [`write_json`] has written.
+///
+/// # Errors
+///
+/// The error of the file system; a text if it is no report.
+pub fn read_json(path: &Path) -> Result<Vec<Row>> {
+    let entries: Vec<Entry> = report::read_json(path)?;
+    // A row has an entry for each size of the table.
+    let rows = entries.chunks_exact(SETS.len()).filter_map(|entries| {
+        let Entry { batch, depth, .. } = entries[0];
+        let case = plan().into_iter().map(|spec| spec.case).find(|case| case.name() == entries[0].case)?;
+        let timing = |n: usize| {
+            let Entry { ns_per_op, p50_ns, p99_ns, .. } = entries[n];
+            Timing { mean: ns_per_op, p50: p50_ns, p99: p99_ns, p999: p99_ns }
+        };
+        Some(Row {
+            spec: Spec { case, batch, segments: 1, depth },
+            subject: Subject::by_name(&entries[0].subject)?,
+            timings: [0, 1, 2].map(timing),
+            lines: entries[0]
+                .lines_read
+                .zip(entries[0].lines_written)
+                .map(|(read, written)| Lines { read, written }),
+        })
+    });
+    Ok(rows.collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -403,6 +431,22 @@ mod tests {
         let calls: Vec<f64> = (0..100).rev().map(|n| if n < 90 { 10.0 } else { 1e6 }).collect();
         let Timing { mean, p50, p99, .. } = timing(calls, 2);
         assert_eq!((mean, p50, p99), (5.0, 5.0, 5e5));
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cold.json");
+        let spec = Spec { case: CaseName::Poll, batch: 16, segments: 1, depth: 1023 };
+        let at = |ns: f64| Timing { mean: ns, p50: ns, p99: 2.0 * ns, p999: 2.0 * ns };
+        let timings = [at(1.5), at(20.25), at(300.0)];
+        let lines = Some(Lines { read: 5.0, written: 1.0 });
+        let rows = [
+            Row { spec, subject: Subject::Ucx, timings, lines },
+            Row { spec, subject: Subject::Verbs, timings, lines: None },
+        ];
+        write_json(&rows, &path).unwrap();
+        assert_eq!(format!("{:?}", read_json(&path).unwrap()), format!("{rows:?}"));
     }
 
     #[test]

@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 
 use crate::{
     chart::{self, Bar, Group},
-    dtest, libmlx5,
+    cold, dtest, libmlx5,
     plan::{CaseName, Spec, Subject},
-    report::{Row, find},
+    report::{self, Row, find},
 };
 
 /// Where and when a report was measured, as the page says it.
@@ -116,6 +116,18 @@ impl Table {
         find(rows, self.peer, Spec { case, depth: 1023, ..spec })
     }
 
+    /// The heads of the peer's column and of ours.
+    fn columns(&self) -> [&'static str; 2] {
+        if self.is_of_rust() { ["C", "Rust"] } else { [self.peer, self.ours].map(column) }
+    }
+
+    /// The pairs of this table with cold lines, ours and the peer's.
+    fn cold_pairs<'a>(&self, rows: &'a [cold::Row]) -> Vec<(&'a cold::Row, &'a cold::Row)> {
+        let ours = rows.iter().filter(|row| row.subject == self.ours && !self.is_of_rust());
+        let peer = |spec| rows.iter().find(|row| row.subject == self.peer && row.spec == spec);
+        ours.filter_map(|row| Some((row, peer(row.spec)?))).collect()
+    }
+
     /// The pairs of this table, ours and the peer's.
     fn pairs<'a>(&self, rows: &'a [Row]) -> Vec<(&'a Row, &'a Row)> {
         let ours = rows.iter().filter(|row| row.subject == self.ours && on_page(row.spec));
@@ -148,6 +160,7 @@ fn what(Spec { case, batch, segments, .. }: Spec) -> String {
         ReapSend => "poll a send",
         Message => "a message and its answer",
         MessageInBuffer => "a message in its buffer",
+        MessageLarge => "a message of 512 bytes",
         EpSend => "Ep: send",
         EpRecv => "Ep: receive",
         PoolSend => "SendPool: take and send",
@@ -226,8 +239,7 @@ fn table(out: &mut String, table: &Table, rows: &[Row]) {
     }
     let times = |(ours, peer): &(&Row, &Row)| ours.timing.mean / peer.timing.mean;
     pairs.sort_by(|a, b| times(b).total_cmp(&times(a)));
-    let [peer, ours] = [table.peer, table.ours].map(column);
-    let [peer, ours] = if table.is_of_rust() { ["C", "Rust"] } else { [peer, ours] };
+    let [peer, ours] = table.columns();
     let _ = writeln!(
         out,
         "\n## {}\n\n| case | {peer} | {ours} | ratio | instructions |\n|---|---|---|---|---|",
@@ -248,6 +260,60 @@ fn table(out: &mut String, table: &Table, rows: &[Row]) {
             short(own),
             ratio(own, theirs)
         );
+    }
+}
+
+/// The size of the program's own table in the figures with cold lines, of [`cold::SETS`].
+const SET: usize = 2;
+
+fn cold_time(row: &cold::Row) -> f64 {
+    row.timings[SET].mean
+}
+
+fn cold_table(out: &mut String, table: &Table, rows: &[cold::Row]) {
+    let mut pairs = table.cold_pairs(rows);
+    if pairs.is_empty() {
+        return;
+    }
+    let times = |(ours, peer): &(&cold::Row, &cold::Row)| cold_time(ours) / cold_time(peer);
+    pairs.sort_by(|a, b| times(b).total_cmp(&times(a)));
+    let [peer, ours] = table.columns();
+    let _ = writeln!(
+        out,
+        "\n### {}\n\n| case | {peer} | {ours} | ratio | 256 KiB | no table | lines |\n|---|---|---|---|---|---|---|",
+        table.heading
+    );
+    for (ours, peer) in pairs {
+        let at = |set: usize| ratio(ours.timings[set].mean, peer.timings[set].mean);
+        let lines = |row: &cold::Row| row.lines.map_or("-".to_owned(), |l| short(l.read + l.written));
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {} / {} |",
+            what(ours.spec),
+            short(cold_time(peer)),
+            short(cold_time(ours)),
+            at(SET),
+            at(1),
+            at(0),
+            lines(peer),
+            lines(ours)
+        );
+    }
+}
+
+/// The part with cold cache lines.
+fn cold_part(out: &mut String, Cold { run, rows }: &Cold) {
+    let _ = write!(
+        out,
+        "\n## Cold cache lines\n\n\
+         Written by `make bench COLD=1`. [METHOD.md](METHOD.md#cold) says what is cold.\n\n\
+         - {}\n- {}\n- {}\n- {}\n\n\
+         Nanoseconds of an operation after the program has read 4 MiB of its own; the ratios behind are after 256 KiB\n\
+         and after nothing. Lines are the cache lines that an operation fetches if none is in a cache, the peer's and ours.\n",
+        run.date, run.machine, run.versions, run.state
+    );
+    for of in &TABLES {
+        cold_table(out, of, rows);
     }
 }
 
@@ -280,9 +346,42 @@ fn latencies(out: &mut String, lines: &[dtest::Line]) {
     }
 }
 
+/// Figures with cold cache lines, and where and when they were measured.
+struct Cold {
+    run: Run,
+    rows: Vec<cold::Row>,
+}
+
+/// What was measured.
+#[derive(Default)]
+struct Results {
+    run: Run,
+    rows: Vec<Row>,
+    lines: Vec<dtest::Line>,
+    cold: Option<Cold>,
+}
+
 /// The page.
-fn page(run: &Run, rows: &[Row], lines: &[dtest::Line]) -> String {
-    let mut out = format!(
+fn page(Results { run, rows, lines, cold }: &Results) -> String {
+    let mut out = String::new();
+    if rows.is_empty() {
+        out += "# Results\n\n![Time of each call relative to the peer's](time.svg)\n";
+    } else {
+        warm_head(&mut out, run);
+    }
+    for of in &TABLES {
+        table(&mut out, of, rows);
+    }
+    latencies(&mut out, lines);
+    if let Some(cold) = cold {
+        cold_part(&mut out, cold);
+    }
+    out
+}
+
+fn warm_head(out: &mut String, run: &Run) {
+    let _ = write!(
+        out,
         "# Results\n\n\
          Written by `make bench`. [METHOD.md](METHOD.md) says how it is measured, what it leaves out, and what\n\
          bounds each loss.\n\n\
@@ -293,11 +392,6 @@ fn page(run: &Run, rows: &[Row], lines: &[dtest::Line]) -> String {
          ![Instructions of each call relative to the peer's](instructions.svg)\n",
         run.date, run.machine, run.versions, run.state
     );
-    for of in &TABLES {
-        table(&mut out, of, rows);
-    }
-    latencies(&mut out, lines);
-    out
 }
 
 /// The cases of the charts.
@@ -318,15 +412,25 @@ fn nanoseconds(own: f64, theirs: f64) -> String {
     format!("{} of {} ns", short(own), short(theirs))
 }
 
-/// The groups of a chart of this figure.
-fn groups(rows: &[Row], figure: fn(&Row) -> Option<f64>, label: fn(f64, f64) -> String) -> Vec<Group> {
+/// The groups of a chart of this figure; of rows with cold lines, it is the time.
+fn groups(
+    rows: &[Row],
+    figure: fn(&Row) -> Option<f64>,
+    label: fn(f64, f64) -> String,
+    cold: &[cold::Row],
+) -> Vec<Group> {
     let group = |heading, series, tables: &[&Table]| {
         let mut found: Vec<(String, Vec<Bar>)> = vec![];
         for (series, table) in tables.iter().enumerate() {
-            for (ours, peer) in table.pairs(rows).into_iter().filter(|(ours, _)| drawn(ours.spec)) {
-                let (Some(own), Some(theirs)) = (figure(ours), figure(peer)) else { continue };
-                let bar = Bar { series, ratio: own / theirs, label: label(own, theirs) };
-                let name = what(ours.spec);
+            let warm = table
+                .pairs(rows)
+                .into_iter()
+                .filter_map(|(ours, peer)| Some((ours.spec, false, figure(ours)?, figure(peer)?)));
+            let cold = table.cold_pairs(cold).into_iter();
+            let cold = cold.map(|(ours, peer)| (ours.spec, true, cold_time(ours), cold_time(peer)));
+            for (spec, cold, own, theirs) in warm.chain(cold).filter(|(spec, ..)| drawn(*spec)) {
+                let bar = Bar { series, cold, ratio: own / theirs, label: label(own, theirs) };
+                let name = what(spec);
                 match found.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, bars)) => bars.push(bar),
                     None => found.push((name, vec![bar])),
@@ -347,18 +451,31 @@ fn groups(rows: &[Row], figure: fn(&Row) -> Option<f64>, label: fn(f64, f64) -> 
     ]
 }
 
-/// Writes RESULTS.md, time.svg and instructions.svg into a folder.
+/// Reads the reports of `compare` and of `cold`, as far as they are there, and writes RESULTS.md,
+/// time.svg and instructions.svg into their folder.
 ///
 /// # Errors
 ///
-/// Those of the file system.
-pub fn write(folder: &Path, run: &Run, rows: &[Row], lines: &[dtest::Line]) -> Result<()> {
-    fs::create_dir_all(folder)?;
-    let time = groups(rows, |row| Some(row.timing.mean), nanoseconds);
+/// Those of the file system; a text if a file is no report.
+pub fn write(report: &Path, cold: &Path) -> Result<()> {
+    let folder = report.parent().context("a report is in a folder")?;
+    let mut results = Results::default();
+    if report.exists() {
+        results.rows = report::read(report)?;
+        results.run = report::read_json(&folder.join("run.json"))?;
+        results.lines = report::read_json(&folder.join("dtest.json"))?;
+    }
+    if cold.exists() {
+        let run = report::read_json(&folder.join("cold-run.json"))?;
+        results.cold = Some(Cold { run, rows: cold::read_json(cold)? });
+    }
+    let rows = &results.rows;
+    let cold = results.cold.as_ref().map_or(&[][..], |cold| &cold.rows);
+    let time = groups(rows, |row| Some(row.timing.mean), nanoseconds, cold);
     let counted = |own, theirs| format!("{} of {}", grouped(own), grouped(theirs));
-    let instructions = groups(rows, |row| row.instructions, counted);
+    let instructions = groups(rows, |row| row.instructions, counted, &[]);
     for (name, text) in [
-        ("RESULTS.md", page(run, rows, lines)),
+        ("RESULTS.md", page(&results)),
         ("time.svg", chart::svg("Time of a call, relative to the peer's (less is better)", &time)),
         ("instructions.svg", chart::svg("Instructions of a call, relative to the peer's", &instructions)),
     ] {
@@ -387,7 +504,7 @@ mod tests {
             row(Subject::Libdaplofa, CaseName::DatWait, 20.0),
             row(Subject::Provider, CaseName::DatWait, 30.0),
         ];
-        let page = page(&Run::default(), &rows, &[]);
+        let page = page(&Results { rows: rows.to_vec(), ..Results::default() });
         let lines: Vec<_> = page.lines().filter(|line| line.starts_with("| dat_")).collect();
         let expected = [
             "| dat_evd_wait, 256 waiting | 20.0 | 30.0 | **1.50** | 200 / 300 |",
@@ -403,11 +520,34 @@ mod tests {
             row(Subject::Provider, CaseName::EmptyPoll, 3.0),
             row(Subject::Provider, CaseName::DatEmpty, 2.0),
         ];
-        assert!(
-            page(&Run::default(), &rows, &[]).contains("| poll, nothing there | 2.00 | 3.00 | **1.50** |")
-        );
-        let groups = groups(&rows, |row| Some(row.timing.mean), nanoseconds);
+        let page = page(&Results { rows: rows.to_vec(), ..Results::default() });
+        assert!(page.contains("| poll, nothing there | 2.00 | 3.00 | **1.50** |"), "{page}");
+        let groups = groups(&rows, |row| Some(row.timing.mean), nanoseconds, &[]);
         assert_eq!(groups[2].rows[0].1[0].label, "3.00 of 2.00 ns");
+    }
+
+    #[test]
+    fn cold_figures_have_tables_and_bars_of_their_own() {
+        let cold = |subject, ns: f64, lines| {
+            let at = |mean| Timing { mean, p50: mean, p99: mean, p999: mean };
+            let spec = Spec { case: CaseName::Poll, batch: 1, segments: 1, depth: 1023 };
+            let lines = Some(cold::Lines { read: lines, written: 1.0 });
+            cold::Row { spec, subject, timings: [at(10.0), at(20.0), at(ns)], lines }
+        };
+        let rows = vec![cold(Subject::Libmlx5Lock, 100.0, 8.0), cold(Subject::Verbs, 80.0, 9.0)];
+        let warm =
+            [row(Subject::Libmlx5Lock, CaseName::Poll, 20.0), row(Subject::Verbs, CaseName::Poll, 10.0)];
+        let groups = groups(&warm, |row| Some(row.timing.mean), nanoseconds, &rows);
+        let (name, bars) = &groups[1].rows[0];
+        assert_eq!(name, "poll a receive");
+        let bars: Vec<_> = bars.iter().map(|bar| (bar.series, bar.cold, bar.label.as_str())).collect();
+        assert_eq!(bars, [(1, false, "10.0 of 20.0 ns"), (1, true, "80.0 of 100 ns")]);
+        let cold = Some(Cold { run: Run::default(), rows });
+        let page = page(&Results { rows: warm.to_vec(), cold, ..Results::default() });
+        assert!(
+            page.contains("| poll a receive | 100 | 80.0 | 0.80 | 1.00 | 1.00 | 9.00 / 10.0 |"),
+            "{page}"
+        );
     }
 
     #[test]

@@ -9,7 +9,9 @@ use doorbell_benches::{
     cold::{self, COUNTED_CALLS, Lines, Row, SETS},
     count,
     dat::{DatPost, library},
+    host, page,
     plan::{Spec, Subject},
+    report,
     sample::{Effort, Timing},
     uct::Uct,
 };
@@ -35,7 +37,7 @@ struct Args {
     /// Do not count cache lines.
     #[arg(long)]
     no_lines: bool,
-    /// Where to write the report; the table goes beside it.
+    /// Where to write the report; the page of results and the charts go beside it.
     #[arg(long, default_value = "target/bench/cold.json")]
     out: PathBuf,
     /// In a separate process: time the n-th case.
@@ -244,8 +246,12 @@ fn measure(args: &Args) -> Result<()> {
     if let Ok(load) = fs::read_to_string("/proc/loadavg") {
         println!("load now: {}", load.trim());
     }
+    let folder = args.out.parent().context("a report is in a folder")?;
     cold::write_json(&rows, &args.out)?;
-    println!("written: {}", args.out.display());
+    let memory = host::pages_taken(Duration::from_secs(1)).to_string();
+    report::write_json(&page::Run::here("in software", &memory), &folder.join("cold-run.json"))?;
+    page::write(&args.out.with_file_name("report.json"), &args.out)?;
+    println!("written: {} and, beside it, RESULTS.md and the charts", args.out.display());
     Ok(())
 }
 

@@ -65,6 +65,9 @@ struct Args {
     /// each group.
     #[arg(long, value_name = "N", hide = true)]
     trap: Option<usize>,
+    /// With --trap: how many groups.
+    #[arg(long, value_name = "N", hide = true, default_value_t = count::TRAPPED_RUNS)]
+    runs: u32,
     /// With --count or --time: use a data path that does nothing.
     #[arg(long, hide = true)]
     empty: bool,
@@ -142,10 +145,7 @@ fn own(args: &Args) -> Result<()> {
 
 /// Writes the page and the charts of the report that is there.
 fn write_page(args: &Args) -> Result<()> {
-    let folder = args.out.parent().context("a report is in a folder")?;
-    let run = report::read_json(&folder.join("run.json"))?;
-    let latencies: Vec<_> = report::read_json(&folder.join("dtest.json"))?;
-    page::write(folder, &run, &report::read(&args.out)?, &latencies)
+    page::write(&args.out, &args.out.with_file_name("cold.json"))
 }
 
 /// Times one case of one subject, as the parent process asks.
@@ -185,7 +185,7 @@ fn trap_here(args: &Args, n: usize) -> Result<()> {
         case.prepare();
         case.run();
     }
-    trapped(case.as_mut(), count::TRAPPED_RUNS);
+    trapped(case.as_mut(), args.runs);
     std::mem::forget(case);
     Ok(())
 }
@@ -390,14 +390,14 @@ fn count_queues(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
     Ok(())
 }
 
-/// Locked instructions per operation of the jobs that run in this program, by single steps.
+/// Locked instructions per operation of the jobs that run in this program, by single steps. They are
+/// the same in each group, so one is enough.
 fn count_locked(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
     let stepper = Stepper::new()?;
     for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| job.is_here()) {
         let mut command = again(job.subject)?;
-        command.args(["--trap", &job.index.to_string()]);
-        let operations = operations(&job.spec) * count::TRAPPED_RUNS;
-        count.locked = Some(stepper.steps(&command)?.locked as f64 / f64::from(operations));
+        command.args(["--trap", &job.index.to_string(), "--runs", "1"]);
+        count.locked = Some(stepper.steps(&command)?.locked as f64 / f64::from(operations(&job.spec)));
     }
     Ok(())
 }
