@@ -103,6 +103,15 @@ fn send_inline(sq: &mut Sq, texts: &[([u8; 32], u64)]) {
     }
 }
 
+/// Posts messages of two blocks, whose bytes are copied, one by one, by BlueFlame each.
+#[inline(never)]
+fn send_long(sq: &mut Sq, texts: &[([u8; 62], u64)]) {
+    for (text, cookie) in texts {
+        let wr = Wr::send(Inline(text)).signalled();
+        assert!(sq.post_long_fast(&wr, *cookie) || sq.post(wr, *cookie).is_ok(), "full");
+    }
+}
+
 /// Posts messages of one segment one by one, by BlueFlame each.
 #[inline(never)]
 fn send_segment(sq: &mut Sq, bufs: &[(DataSeg, u64)]) {
@@ -209,6 +218,7 @@ fn send_loops(case: &str, rounds: u32, batch: u32) -> bool {
     let (mut sq, mut any) = (Sq::new(layout), srq());
     let ((mut send_cq, mut sent), (mut recv_cq, mut received)) = (cq(), cq());
     let texts: Vec<_> = (0..u64::from(batch)).map(|n| ([n as u8; 32], n)).collect();
+    let long: Vec<_> = (0..u64::from(batch)).map(|n| ([n as u8; 62], n)).collect();
     let segs: Vec<_> =
         (0..u64::from(batch)).map(|n| (DataSeg::new(0x10_0000 + n * 64, 64, 0x77), n)).collect();
     let numbers: Vec<_> = (0..u64::from(batch)).map(|n| (n * 3, n)).collect();
@@ -222,6 +232,7 @@ fn send_loops(case: &str, rounds: u32, batch: u32) -> bool {
     for round in 0..rounds {
         match case {
             "send_inline" => send_inline(&mut sq, black_box(&texts)),
+            "send_long" => send_long(&mut sq, black_box(&long)),
             "send_segment" => send_segment(&mut sq, black_box(&segs)),
             "send_batch" => assert_eq!(send_batch(&mut sq, black_box(&texts)), batch),
             "send_prepared" => send_prepared(&mut sq, &mut prepared, field, black_box(&numbers)),
@@ -240,9 +251,10 @@ fn send_loops(case: &str, rounds: u32, batch: u32) -> bool {
             }
             _ => return false,
         }
-        block = block.wrapping_add(batch as u16);
+        let blocks = if case == "send_long" { 2 } else { 1 };
+        block = block.wrapping_add(blocks * batch as u16);
         if !matches!(case, "poll_sends" | "echo") {
-            sq.complete(block.wrapping_sub(1)).expect("the last one");
+            sq.complete(block.wrapping_sub(blocks)).expect("the last one");
         }
         assert_eq!(sq.posted(), 0);
     }

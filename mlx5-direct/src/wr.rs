@@ -17,14 +17,14 @@ mod data;
 
 use data::EightBytes;
 pub use data::{Data, Inline, InlineParts};
-pub(crate) use data::{Sges, ShortInline, inline_units, sealed::Sealed};
+pub(crate) use data::{LongInline, Sges, ShortInline, inline_units, sealed::Sealed};
 
 use doorbell_sys::ibv_sge;
 
 use crate::{
     memory::Target,
     wqe::{
-        DataSeg, KeyedSeg,
+        DataSeg, KeyedSeg, SEGMENT_BYTES,
         send::{
             AtomicSeg, Ctrl, EXTENDED_AV, KlmSeg, MaskedAtomicSeg32, MkeySeg, RaddrSeg, UmrCtrlSeg, XrcSeg,
             flag, opcode, two,
@@ -376,6 +376,16 @@ impl<D> Wr<D> {
             Op::LocalInval(_) | Op::Bind(_) => 7,
         };
         1 + dest + op
+    }
+}
+
+impl<'a> Wr<Inline<'a>> {
+    /// The same request, with its 16 bytes or more as a [`LongInline`]; `None` for fewer bytes.
+    #[inline(always)]
+    pub(crate) fn long_inline(&self) -> Option<Wr<LongInline<'a>>> {
+        let Self { op, dest, flags, fence, data } = *self;
+        let is_long = data.0.len() >= SEGMENT_BYTES;
+        is_long.then_some(Wr { op, dest, flags, fence, data: LongInline(data.0) })
     }
 }
 

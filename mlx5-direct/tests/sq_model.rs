@@ -356,9 +356,23 @@ impl Session {
             Op::Post(request) => {
                 let (cookie, block) = (self.cookie(), self.next);
                 let refusal = self.refusal(request);
+                // What the fast function for long inline bytes posts must be what `post` would.
+                let text = payload(cookie, request.kind.inline_bytes());
+                let long = match request.kind {
+                    Kind::Send(_) if cookie.is_multiple_of(2) => Some(Wr::send(Inline(&text))),
+                    Kind::WriteImm(_) if cookie.is_multiple_of(2) => {
+                        Some(Wr::write_imm(TO, 0x0102_0304, Inline(&text)))
+                    }
+                    _ => None,
+                };
+                let flagged = |wr: Wr<_>| if request.signalled { wr.signalled() } else { wr };
+                let posted_fast = match long {
+                    Some(wr) if !request.fenced => self.sq.post_long_fast(&flagged(wr), cookie),
+                    _ => false,
+                };
                 let outcome = with_wr!(request, cookie, |wr| {
                     assert_eq!(wr.units(), request.units());
-                    self.sq.post(wr, cookie)
+                    if posted_fast { Ok(()) } else { self.sq.post(wr, cookie) }
                 });
                 assert_eq!(outcome, refusal.map_or(Ok(()), Err), "{request:?}");
                 if refusal.is_none() {

@@ -68,6 +68,8 @@ pub struct Requests {
     pub(crate) lmrs: QueueLmrs,
     /// The pool of the last Send from one. None while `lmrs` is closed.
     pub(crate) last_pool: LastPool,
+    /// The most bytes of a Send whose bytes are copied by a fast function. 0 while `lmrs` is closed.
+    pub(crate) most_inline: u32,
     pub(crate) posted: Posted,
 }
 
@@ -314,6 +316,7 @@ impl QueuePair {
             let mut requests = self.requests.lock();
             requests.lmrs.close();
             requests.last_pool = LastPool::default();
+            requests.most_inline = 0;
             drop(requests);
             self.receives.lock().close();
         }
@@ -327,6 +330,7 @@ impl QueuePair {
         if self.fast_requests.load(Ordering::SeqCst) && requests.max_iov > 0 {
             requests.lmrs.open(longest);
             requests.last_pool = pool.unwrap_or(requests.last_pool);
+            requests.most_inline = requests.qp.caps().max_inline.min(longest);
         }
     }
 

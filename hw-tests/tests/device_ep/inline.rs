@@ -23,23 +23,28 @@ fn remote(lmr: &Lmr, segment_length: u32) -> RmrTriplet {
 /// bytes meanwhile does not arrive.
 fn inline_bytes_may_change_after_the_post() {
     let rig = Rig::patient();
-    let attr = EpAttr { max_inline: 100, request_depth: 128, ..EpAttr::default() };
+    // More than fast functions copy.
+    const LONGEST: u8 = 240;
+    let attr = EpAttr { max_inline: LONGEST.into(), request_depth: 256, ..EpAttr::default() };
     let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), rig.client.ep(&attr));
-    let mut bytes = [0; 100];
-    for len in 0..=100_u8 {
-        bytes.fill(len);
-        pair.client.send_inline(&bytes[..len.into()]).cookie(len.into()).post().unwrap();
-    }
-    bytes.fill(0xee);
-    for len in 0..=100_u8 {
-        pair.server.post_recv(&[rig.server.lmr.triplet(0, 128)], 0, NONE).unwrap();
-        let got = dto(&rig.server.recv);
-        assert_eq!((got.status, got.length), (DtoStatus::Success, len.into()));
-        let mut arrived = vec![0; len.into()];
-        rig.server.lmr.read(0, &mut arrived).unwrap();
-        assert_eq!(arrived, vec![len; len.into()]);
-        let sent = dto(&rig.client.request);
-        assert_eq!((sent.cookie, sent.length, sent.op), (len.into(), len.into(), DtoOp::Send));
+    let content = |len: u8| -> Vec<u8> { (0..len).map(|n| n.wrapping_mul(7) ^ len).collect() };
+    // The ring ends several times, at requests of any length.
+    for round in 0..5_u8 {
+        for len in round..=LONGEST {
+            let mut bytes = content(len);
+            pair.client.send_inline(&bytes).cookie(len.into()).post().unwrap();
+            bytes.fill(0xee);
+        }
+        for len in round..=LONGEST {
+            pair.server.post_recv(&[rig.server.lmr.triplet(0, LONGEST.into())], 0, NONE).unwrap();
+            let got = dto(&rig.server.recv);
+            assert_eq!((got.status, got.length), (DtoStatus::Success, len.into()));
+            let mut arrived = vec![0; len.into()];
+            rig.server.lmr.read(0, &mut arrived).unwrap();
+            assert_eq!(arrived, content(len));
+            let sent = dto(&rig.client.request);
+            assert_eq!((sent.cookie, sent.length, sent.op), (len.into(), len.into(), DtoOp::Send));
+        }
     }
 }
 

@@ -85,6 +85,10 @@ pub trait Target {
     #[doc(hidden)]
     fn push_short_inline(&mut self, bytes: &[u8]);
 
+    /// As [`push_inline`](Self::push_inline), for 16 bytes or more: without a call. Leaves out fewer.
+    #[doc(hidden)]
+    fn push_long_inline(&mut self, bytes: &[u8]);
+
     /// Appends an inline segment of several pieces, one after the other.
     #[doc(hidden)]
     fn push_inline_parts<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>);
@@ -151,6 +155,10 @@ impl Target for Registers {
         self.push_inline(bytes);
     }
 
+    /// Leaves all out: a long segment is put together in memory only.
+    #[inline(always)]
+    fn push_long_inline(&mut self, _: &[u8]) {}
+
     /// Leaves all out: pieces are put together in memory only.
     #[inline(always)]
     fn push_inline_parts<'a>(&mut self, _: impl Iterator<Item = &'a [u8]>) {}
@@ -216,6 +224,34 @@ impl Target for Units<'_> {
                 self.at.cast::<u32>().write(InlineHeader::new(bytes.len() as u32).raw());
                 copy_short(bytes.as_ptr(), self.at.add(INLINE_HEADER_BYTES), bytes.len());
             }
+        }
+        self.skip(units);
+    }
+
+    /// One store for each unit, since some callers load the units again at once.
+    #[inline(always)]
+    fn push_long_inline(&mut self, bytes: &[u8]) {
+        let units = (INLINE_HEADER_BYTES + bytes.len()).div_ceil(SEGMENT_BYTES);
+        let (Some(first), Some(last)) = (bytes.first_chunk::<SEGMENT_BYTES>(), bytes.last_chunk()) else {
+            return;
+        };
+        if units > self.left {
+            return;
+        }
+        let mut at = self.at.cast::<Unit>();
+        let mut store = |unit: Unit| {
+            // SAFETY: there are as many stores as units of header and bytes, which are valid for
+            // writes, aligned as blocks and the buffer outside the ring are.
+            unsafe { at.write(unit) };
+            at = at.wrapping_add(1);
+        };
+        store(header_unit(InlineHeader::new(bytes.len() as u32), whole_unit(first, 0)));
+        let (whole, rest) = bytes[SEGMENT_BYTES - INLINE_HEADER_BYTES..].as_chunks::<SEGMENT_BYTES>();
+        whole.iter().for_each(|bytes| store(whole_unit(bytes, 0)));
+        if !rest.is_empty() {
+            // Those of the last 16 bytes that are in units before are shifted out.
+            let shifted = u128::from_le_bytes(*last) >> (8 * (SEGMENT_BYTES - rest.len()));
+            store(unit([(shifted as u64).to_le(), ((shifted >> 64) as u64).to_le()]));
         }
         self.skip(units);
     }

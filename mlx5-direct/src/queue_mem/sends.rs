@@ -19,6 +19,7 @@ use crate::{
     },
 };
 
+mod few_blocks;
 mod one_block;
 
 /// The record of a request, stored at the number of its first block.

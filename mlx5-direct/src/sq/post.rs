@@ -10,7 +10,7 @@ use crate::{
     position::{REQUEST, block},
     queue_mem::{Cookie, Record},
     wqe::send::{BLOCK_BYTES, BLOCK_UNITS, MAX_UNITS, flag, flags_word},
-    wr::{Data, Wr},
+    wr::{Data, Inline, Wr},
 };
 
 impl<C: Cookie> Sq<C> {
@@ -47,6 +47,25 @@ impl<C: Cookie> Sq<C> {
             wr.write_body(&mut place.body(), qpn);
             place.ring_written(ctrl, dbrec, register);
         }
+        true
+    }
+
+    /// As [`post_fast`](Self::post_fast), for inline bytes that need more than one block: 16 to 220,
+    /// and no more than the queue was made for. Code without a call.
+    #[inline(always)]
+    pub fn post_long_fast(&mut self, wr: &Wr<Inline<'_>>, cookie: C) -> bool {
+        let Some(wr) = wr.long_inline() else { return false };
+        let units = wr.units();
+        let blocks = units.div_ceil(BLOCK_UNITS);
+        if blocks > self.max_blocks as usize || wr.is_fenced() {
+            return false;
+        }
+        let qpn = self.qpn();
+        let ctrl = wr.ctrl(units).words(0, 0);
+        let (dbrec, register) = (&mut self.dbrec, &mut self.register);
+        let Some(mut place) = self.wqes.next_blocks(blocks, cookie, register) else { return false };
+        wr.write_body(&mut place.body(), qpn);
+        place.ring(ctrl, dbrec, register);
         true
     }
 

@@ -36,6 +36,7 @@ pub(crate) mod sealed {
     impl Sealed for super::Inline<'_> {}
     impl Sealed for super::InlineParts<'_> {}
     impl Sealed for super::ShortInline<'_> {}
+    impl Sealed for super::LongInline<'_> {}
     impl Sealed for super::DataSeg {}
     impl Sealed for &[super::DataSeg] {}
     impl<const N: usize> Sealed for [super::DataSeg; N] {}
@@ -56,6 +57,10 @@ pub struct InlineParts<'a>(pub &'a [&'a [u8]]);
 /// 1 to 48 bytes of a length that the compiler does not know, which are copied without a call.
 #[derive(Clone, Copy)]
 pub(crate) struct ShortInline<'a>(pub(crate) &'a [u8]);
+
+/// 16 bytes or more, which are copied by units of the WQE and without a call.
+#[derive(Clone, Copy)]
+pub(crate) struct LongInline<'a>(pub(crate) &'a [u8]);
 
 /// A gather list of verbs.
 #[derive(Clone, Copy)]
@@ -135,6 +140,18 @@ impl Data for ShortInline<'_> {
     #[inline(always)]
     fn in_registers(&self) -> bool {
         Registers::holds_inline(self.0.len())
+    }
+}
+
+impl Data for LongInline<'_> {
+    #[inline(always)]
+    fn units(&self) -> usize {
+        inline_units(self.0.len())
+    }
+
+    #[inline(always)]
+    fn write(self, out: &mut impl Target) {
+        out.push_long_inline(self.0);
     }
 }
 

@@ -83,6 +83,116 @@ send_inline:
     pop %r15
     ret
 
+send_long:
+    push %r15
+    push %r14
+    push %r12
+    push %rbx
+    sub $0x88,%rsp
+    test %rdx,%rdx
+    je line98
+    mov %rsi,%rbx
+    mov %rdi,%r14
+    shl $0x3,%rdx
+    lea (%rdx,%rdx,8),%r12
+    mov %rsp,%r15
+    movd placed(%rip),%xmm2
+    movdqa placed(%rip),%xmm3
+    jmp line31
+    movl $0x0,(%rsp)
+    movl $0x4,0x38(%rsp)
+    mov %rbx,0x70(%rsp)
+    movq $0x3e,0x78(%rsp)
+    movw $0x800,0x80(%rsp)
+    mov %r14,%rdi
+    mov %r15,%rsi
+    call <mlx5_direct::sq::post::<impl mlx5_direct::sq::Sq<C>>::ring_any>
+    movdqa placed(%rip),%xmm3
+    movd placed(%rip),%xmm2
+    cmp $0x2,%al
+    jne line104
+    data16 data16 cs nopw 0x0(%rax,%rax,1)
+    add $0x48,%rbx
+    add $0xffffffffffffffb8,%r12
+    je line98
+    mov 0x40(%rbx),%rdx
+    cmpl $0x2,0xbc(%r14)
+    jb line15
+    mov 0x38(%r14),%rax
+    mov 0x88(%r14),%rcx
+    mov 0x10(%rcx),%rsi
+    mov 0x40(%r14),%rcx
+    add %rax,%rsi
+    mov %rcx,%rdi
+    sub %rsi,%rdi
+    add $0xfffffffffffeffff,%rdi
+    js line15
+    lea 0x10002(%rax),%rsi
+    mov %rsi,0x38(%r14)
+    add $0xffffffffffff0000,%rcx
+    mov %rcx,0x40(%r14)
+    movzwl %ax,%edi
+    lea 0x0(,%rdi,8),%eax
+    mov 0x48(%r14),%rcx
+    bswap %rdi
+    shr $0x28,%rdi
+    movd %edi,%xmm0
+    paddq 0x20(%r14),%xmm0
+    mov 0x50(%r14),%rdi
+    por %xmm3,%xmm0
+    mov %rdx,(%rdi,%rax,2)
+    mov %rsi,0x8(%rdi,%rax,2)
+    movdqu (%rbx),%xmm1
+    pslldq $0x4,%xmm1
+    por %xmm2,%xmm1
+    movdqa %xmm1,0x10(%rcx,%rax,8)
+    movups 0xc(%rbx),%xmm1
+    movaps %xmm1,0x20(%rcx,%rax,8)
+    movups 0x1c(%rbx),%xmm1
+    movaps %xmm1,0x30(%rcx,%rax,8)
+    movups 0x2c(%rbx),%xmm1
+    movaps %xmm1,0x40(%rcx,%rax,8)
+    movzwl 0x3c(%rbx),%edx
+    mov %rdx,0x50(%rcx,%rax,8)
+    movq $0x0,0x58(%rcx,%rax,8)
+    movdqa %xmm0,(%rcx,%rax,8)
+    mov 0x70(%r14),%rdx
+    rol $0x8,%si
+    mov %si,0x2(%rdx)
+    sfence
+    mov 0x80(%r14),%rdx
+    movaps (%rcx,%rax,8),%xmm0
+    movaps %xmm0,(%rdx)
+    movaps 0x10(%rcx,%rax,8),%xmm0
+    movaps %xmm0,0x10(%rdx)
+    movaps 0x20(%rcx,%rax,8),%xmm0
+    movaps %xmm0,0x20(%rdx)
+    movaps 0x30(%rcx,%rax,8),%xmm0
+    movaps %xmm0,0x30(%rdx)
+    movaps 0x40(%rcx,%rax,8),%xmm0
+    movaps %xmm0,0x40(%rdx)
+    movaps 0x50(%rcx,%rax,8),%xmm0
+    movaps %xmm0,0x50(%rdx)
+    movaps 0x60(%rcx,%rax,8),%xmm0
+    movaps %xmm0,0x60(%rdx)
+    movaps 0x70(%rcx,%rax,8),%xmm0
+    movaps %xmm0,0x70(%rdx)
+    xor $0x100,%rdx
+    mov %rdx,0x80(%r14)
+    add $0x48,%rbx
+    add $0xffffffffffffffb8,%r12
+    jne line31
+    add $0x88,%rsp
+    pop %rbx
+    pop %r12
+    pop %r14
+    pop %r15
+    ret
+    lea placed(%rip),%rdi
+    lea placed(%rip),%rdx
+    mov $0x9,%esi
+    call *placed(%rip)
+
 send_segment:
     push %r15
     push %r14

@@ -88,6 +88,9 @@ pub(crate) trait PostSends {
     /// request.
     fn copy_fast(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool;
 
+    /// As [`PostSends::copy_fast`], for 16 bytes or more, which the queue was made for.
+    fn copy_long_fast(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool;
+
     /// Does the work of [`SendQueue::complete`] for the oldest request, if the completion names it
     /// and it is plain, and returns what `event` makes of it. Otherwise returns `None`, and nothing
     /// has changed.

@@ -417,6 +417,21 @@ pub(crate) mod sealed {
         }
 
         #[doc(hidden)]
+        #[inline(always)]
+        fn post_copy(
+            self,
+            ep: &mut Ep,
+            bytes: &[u8],
+            cookie: u64,
+            flags: CompletionFlags,
+        ) -> Result<(), PostError> {
+            if Self::COPIES {
+                return ep.submit_copy(bytes, cookie, flags);
+            }
+            ep.inner.send_copy(self.kind(), bytes, cookie, flags)
+        }
+
+        #[doc(hidden)]
         #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
         fn post_pool(
             self,
@@ -530,7 +545,7 @@ impl<O: Op> Request<Inline<'_>, O, &mut Ep> {
     /// RDMA Write.
     #[inline]
     pub fn post(self) -> Result<(), PostError> {
-        self.ep.inner.send_copy(self.op.kind(), self.local.0, self.cookie, self.flags)
+        self.op.post_copy(self.ep, self.local.0, self.cookie, self.flags)
     }
 }
 

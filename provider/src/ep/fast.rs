@@ -18,7 +18,7 @@ use crate::datapath::{Path, PostSends, Segment, WrInfo};
 use crate::hint::likely;
 use crate::lmr::PoolMemory;
 use crate::queue_pair::{LastPool, Request, Requests};
-use crate::types::{CompletionFlags, LmrTriplet};
+use crate::types::{CompletionFlags, DtoOp, LmrTriplet};
 use rxe_fallback::SendFlags;
 
 mod receives;
@@ -155,6 +155,38 @@ impl Requests {
             return true;
         }
         self.put::<P, O, 1>(op, request, [segment], flags)
+    }
+}
+
+impl Requests {
+    /// Posts a Send of these bytes, which are copied.
+    #[inline(always)]
+    pub(crate) fn push_copy<P: Path>(&mut self, bytes: &[u8], cookie: u64, flags: CompletionFlags) -> bool {
+        // True for 1 to `most_inline`; no length is while the queue is closed.
+        let fits = bytes.len().wrapping_sub(1) < self.most_inline as usize;
+        if !likely(fits && takes::<true>(flags)) || self.ring.room() == 0 {
+            return false;
+        }
+        let length = bytes.len() as u32;
+        let request = Request::new(&WrInfo { cookie, ..WrInfo::default() }, flags, DtoOp::Send, length);
+        let Some(queue) = P::send_queue(&mut self.queue) else { return false };
+        let flags = send_flags(flags, true);
+        if !queue.copy_fast(request, bytes, flags) && !queue.copy_long_fast(request, bytes, flags) {
+            return false;
+        }
+        self.count(DtoOp::Send, length);
+        true
+    }
+
+    /// As [`Requests::push_copy`], for a queue that has to look for room first.
+    pub(crate) fn push_copy_after_search<P: Path>(
+        &mut self,
+        bytes: &[u8],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> bool {
+        self.queue.find_room();
+        self.push_copy::<P>(bytes, cookie, flags)
     }
 }
 

@@ -300,6 +300,7 @@ impl EpSpec {
             max_iov: attr.request_segments as usize,
             lmrs: QueueLmrs::closed(self.device.lmrs, self.pz.number),
             last_pool: LastPool::default(),
+            most_inline: 0,
             posted: Posted::default(),
         };
         let receives = Receives {

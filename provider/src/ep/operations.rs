@@ -2,7 +2,7 @@
 //! `ep/recv.rs`. All take `&mut self`, because one thread at a time posts to an EP.
 
 use super::Ep;
-use super::request::{Operation, PoolBytes};
+use super::request::{Operation, PoolBytes, RequestKind};
 use crate::datapath::{Direct, WrInfo, with_path};
 use crate::error::PostError;
 use crate::types::{CompletionFlags, LmrTriplet};
@@ -78,6 +78,38 @@ impl Ep {
             return Ok(());
         }
         self.submit_pool_any(op, bytes, info, flags)
+    }
+
+    /// Posts a Send of these bytes, which are copied.
+    #[inline(always)]
+    pub(super) fn submit_copy(
+        &mut self,
+        bytes: &[u8],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        if let Some(mut requests) = self.inner.pair.requests.try_lock_fast()
+            && requests.push_copy::<Direct>(bytes, cookie, flags)
+        {
+            return Ok(());
+        }
+        self.submit_copy_any(bytes, cookie, flags)
+    }
+
+    /// As [`Ep::submit_copy`], for all requests.
+    #[inline(never)]
+    fn submit_copy_any(
+        &mut self,
+        bytes: &[u8],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> Result<(), PostError> {
+        let mut requests = self.inner.pair.requests.lock();
+        if requests.push_copy_after_search::<Direct>(bytes, cookie, flags) {
+            return Ok(());
+        }
+        drop(requests);
+        self.inner.send_copy(RequestKind::Send, bytes, cookie, flags)
     }
 
     /// As [`Ep::submit_pool`], for all requests.

@@ -147,7 +147,9 @@ impl EpInner {
         if bytes.len() > self.pair.qp().caps().max_inline as usize {
             return Err(PostError::Length);
         }
-        self.submit(state, request, solicits, 0, |queue, flags, _| queue.copy(request, verb, bytes, flags))
+        self.submit(state, request, solicits, 0, |queue, flags, _| queue.copy(request, verb, bytes, flags))?;
+        self.open_requests(None);
+        Ok(())
     }
 
     /// Posts a request of `segments` segments. `check` checks and writes them, and returns how many

@@ -113,6 +113,11 @@ impl PostSends for DirectSends {
     }
 
     #[inline(always)]
+    fn copy_long_fast(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool {
+        self.queue.post_long_fast(&with_flags(Wr::send(Inline(bytes)), flags), request)
+    }
+
+    #[inline(always)]
     fn complete_oldest<E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<E> {
         // Without a copy of the request: no test is then left of whether `op` is an operation.
         self.queue.complete_oldest(named as u16, |request| request.is_plain().then(|| event(request)))

@@ -116,6 +116,11 @@ impl PostSends for VerbsSends {
     }
 
     #[inline(always)]
+    fn copy_long_fast(&mut self, _: Request, _: &[u8], _: SendFlags) -> bool {
+        false
+    }
+
+    #[inline(always)]
     fn complete_oldest<E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<E> {
         if named != self.requests.first() {
             return None;
