@@ -8,7 +8,7 @@ use doorbell_nvmf::host::{Connection, Dial, Error, Host, Queue, point};
 use doorbell_nvmf::limits::Limits;
 use doorbell_nvmf::proto::fabrics::{self, Reject, RequestData};
 use doorbell_nvmf::proto::{Cqe, DISCOVERY_NQN, DsmRange, Sqe, Status, admin, io};
-use doorbell_nvmf::rdma::{Counts, Engine, Handle, Options};
+use doorbell_nvmf::rdma::{Control, Counts, Engine, Handle, Options};
 use doorbell_nvmf::subsystem::{Namespace, Subsystem, derived_uuid};
 use doorbell_nvmf::target::Target;
 use std::collections::BTreeSet;

@@ -4,7 +4,7 @@
 use doorbell_hw_tests::rig::{LONG, until};
 use doorbell_hw_tests::{devices, on_rxe, run_unless, tests};
 use doorbell_orders::client::{Client, News};
-use doorbell_orders::gateway::{Gateway, Handle, Options, Stats};
+use doorbell_orders::gateway::{Control, Gateway, Handle, Options, Stats};
 use doorbell_orders::journal::{self, Journal, Replayed};
 use doorbell_orders::load::run::{Load, Step, Target};
 use doorbell_orders::load::verify::Verified;

@@ -27,3 +27,4 @@ mod slot;
 
 pub use self::engine::{Engine, Handle, Options, Stats};
 pub use self::memory::Counts;
+pub use doorbell_service::daemon::Control;

@@ -138,25 +138,21 @@ impl Config {
         } = &content.sessions;
         let default = Options::default();
         let window =
-            within(file, window.as_ref(), 4096, 16..=1 << 20, "a window has 16 to 1,048,576 messages")?;
-        let queue = within(
-            file,
+            file.within(window.as_ref(), 4096, 16..=1 << 20, "a window has 16 to 1,048,576 messages")?;
+        let queue = file.within(
             queue.as_ref(),
             default.queue.min(window as u64),
             1..=window as u64,
             "at least 1 message may wait, and no more than the window has",
         )?;
         let heartbeat = heartbeat_milliseconds.map_or(default.heartbeat, Duration::from_millis);
-        let patience = patience_milliseconds
-            .as_ref()
-            .map_or(default.patience, |ms| Duration::from_millis(*ms.get_ref()));
-        if let Some(ms) = patience_milliseconds
-            && patience < 2 * heartbeat
-        {
-            return Err(
-                file.error(ms.span(), "clients send a heartbeat a second: allow at least two of them")
-            );
-        }
+        let enough = 2 * heartbeat.as_millis() as u64..=u64::MAX;
+        let patience = file.within(
+            patience_milliseconds.as_ref(),
+            default.patience.as_millis() as u64,
+            enough,
+            "clients send a heartbeat a second: allow at least two of them",
+        )?;
         let password = match &content.password {
             None => default.password,
             Some(password) => padded(password.get_ref())
@@ -168,30 +164,18 @@ impl Config {
             password,
             receives: receives.unwrap_or(default.receives).max(64),
             own_receives: own_receives.unwrap_or(default.own_receives),
-            sends: within(
-                file,
-                sends.as_ref(),
-                default.sends,
-                32..=4096,
-                "a connection has 32 to 4,096 requests",
-            )?,
+            sends: file.within(sends.as_ref(), default.sends, 32..=4096, "32 to 4,096 requests fit")?,
             queue,
             heartbeat,
-            patience,
+            patience: Duration::from_millis(patience),
             idle: content.idle_microseconds.map_or(default.idle, |us| Duration::from_micros(us.into())),
         };
-        let orders = content.limits.orders.as_ref();
+        let LimitsContent { orders, prices, .. } = &content.limits;
         let sizes = Sizes {
-            sessions: within(file, most.as_ref(), 1024, 1..=65_536, "1 to 65,536 sessions fit")?,
+            sessions: file.within(most.as_ref(), 1024, 1..=65_536, "1 to 65,536 sessions fit")?,
             window,
-            orders: within(file, orders, 1 << 18, 1..=1 << 26, "1 to 67,108,864 orders fit")?,
-            levels: within(
-                file,
-                content.limits.prices.as_ref(),
-                1024,
-                1..=1 << 20,
-                "1 to 1,048,576 prices fit",
-            )?,
+            orders: file.within(orders.as_ref(), 1 << 18, 1..=1 << 26, "1 to 67,108,864 orders fit")?,
+            levels: file.within(prices.as_ref(), 1024, 1..=1 << 20, "1 to 1,048,576 prices fit")?,
         };
         Ok(Self {
             gateway,
@@ -213,32 +197,15 @@ impl Config {
     }
 }
 
-/// A number that must be in a range.
-fn within<T: Copy + PartialOrd>(
-    file: &File<Content>,
-    value: Option<&Spanned<T>>,
-    default: T,
-    range: std::ops::RangeInclusive<T>,
-    text: &str,
-) -> Result<T, Error> {
-    match value {
-        None => Ok(default),
-        Some(value) if range.contains(value.get_ref()) => Ok(*value.get_ref()),
-        Some(value) => Err(file.error(value.span(), text)),
-    }
-}
-
 fn rules(file: &File<Content>, content: &LimitsContent) -> Result<Rules, Error> {
     let default = Rules::default();
-    let notional = within(
-        file,
+    let notional = file.within(
         content.notional.as_ref(),
         default.notional as f64 / 10_000.0,
         0.0..=1e14,
         "dollars, at most 10^14",
     )?;
-    let collar = within(
-        file,
+    let collar = file.within(
         content.collar_percent.as_ref(),
         f64::from(default.collar) / 100.0,
         0.0..=100.0,

@@ -28,6 +28,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use zerocopy::IntoBytes;
 
+pub use doorbell_service::daemon::Control;
+
 /// How a gateway works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -125,19 +127,20 @@ impl Handle {
     pub fn stats(&self) -> &Stats {
         &self.shared.stats
     }
+}
 
+impl Control for Handle {
     /// Ends the day: sends what waits, closes all connections and ends.
-    pub fn drain(&self) {
+    fn drain(&self) {
         self.shared.order.fetch_max(DRAIN, Ordering::Relaxed);
     }
 
     /// Closes all connections and ends.
-    pub fn stop(&self) {
+    fn stop(&self) {
         self.shared.order.store(STOP, Ordering::Relaxed);
     }
 
-    /// Whether the gateway was told to end.
-    pub fn is_ending(&self) -> bool {
+    fn is_ending(&self) -> bool {
         self.shared.order.load(Ordering::Relaxed) != RUN
     }
 }

@@ -11,13 +11,11 @@ use doorbell_orders::load::report;
 use doorbell_orders::load::run::{Load, Step, Target};
 use doorbell_orders::market::Market;
 use doorbell_orders::metrics::{Counters, PREFIX, table};
-use doorbell_service::signals::{Order, Signals};
-use doorbell_service::{metrics, notify};
+use doorbell_service::daemon::{self, Threads};
+use doorbell_service::metrics;
+use doorbell_service::signals::Signals;
 use indicatif::{ProgressBar, ProgressStyle};
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
-use prometheus_client::registry::Registry;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,31 +32,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serves until SIGTERM.
-    Serve {
-        /// The configuration.
-        file: PathBuf,
-    },
-    /// Checks a configuration and says what is wrong with it.
-    Check {
-        /// The configuration.
-        file: PathBuf,
-    },
+    #[command(flatten)]
+    Common(daemon::Command),
     /// Sends orders to a gateway that has had none, measures latencies from the intended times, and
     /// verifies every answer.
     Load(LoadArguments),
-    /// Shows what a running gateway does, once a second.
-    Top {
-        /// The address of the page of counters: `listen` in [metrics] of its configuration.
-        #[arg(default_value = "127.0.0.1:9978")]
-        address: SocketAddr,
-        /// Show this many tables; 0: until the end.
-        #[arg(long, short = 'n', default_value_t = 0)]
-        count: u32,
-        /// Seconds between two tables.
-        #[arg(long, short, default_value_t = 1.0)]
-        interval: f64,
-    },
 }
 
 #[derive(Args)]
@@ -95,32 +73,22 @@ struct LoadArguments {
     chart: Option<PathBuf>,
 }
 
-fn main() -> ExitCode {
-    match run(Arguments::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("doorbell-orders: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
+/// Where the page of counters is by default.
+const COUNTERS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9978);
 
-fn run(command: Command) -> anyhow::Result<()> {
-    match command {
-        Command::Serve { file } => serve(&file),
-        Command::Check { file } => {
-            let config = Config::read(&file)?;
-            println!(
-                "{}: {} symbols, {} sessions",
-                file.display(),
-                config.listings.len(),
-                config.sizes.sessions
-            );
+fn main() -> ExitCode {
+    daemon::main("doorbell-orders", || match Arguments::parse().command {
+        Command::Common(daemon::Command::Serve { file }) => serve(&file),
+        Command::Common(daemon::Command::Check { file }) => {
+            let Config { listings, sizes, .. } = Config::read(&file)?;
+            println!("{}: {} symbols, {} sessions", file.display(), listings.len(), sizes.sessions);
             Ok(())
         }
+        Command::Common(daemon::Command::Top { address, count, interval }) => {
+            metrics::watch(address.unwrap_or(COUNTERS), count, interval, table)
+        }
         Command::Load(arguments) => load(&arguments),
-        Command::Top { address, count, interval } => metrics::watch(address, count, interval, table),
-    }
+    })
 }
 
 fn serve(file: &Path) -> anyhow::Result<()> {
@@ -140,57 +108,21 @@ fn serve(file: &Path) -> anyhow::Result<()> {
             (Some(journal), replayed)
         }
     };
-    let device = config.gateway.device.clone();
+    let device = format!("device {}", config.gateway.device);
     let gateway = Gateway::open(market, journal, &replayed.connected, config.gateway)
-        .with_context(|| format!("device {device}"))?;
+        .with_context(|| device.clone())?;
     let handle = gateway.handle();
     tracing::info!(device, address = %handle.address, "listening");
-    let (ended, end) = mpsc::channel();
-    let own = handle.clone();
-    let thread = std::thread::Builder::new().name("orders".into()).spawn(move || {
-        let outcome = pin(config.processor).and_then(|()| Ok(gateway.run()?));
-        // A gateway that nobody has ended ends the service.
-        if !own.is_ending() {
-            doorbell_service::signals::raise_end();
-        }
-        // Nobody listens before the end.
-        let _ = ended.send(());
-        outcome.map(|_| ())
-    });
-    let thread = thread.context("starting a thread")?;
+    let mut threads = Threads::default();
+    threads.start("orders".into(), device, handle.clone(), move || {
+        config.processor.map_or(Ok(()), daemon::pin)?;
+        gateway.run()?;
+        Ok(())
+    })?;
     if let Some(address) = config.metrics {
-        let mut registry = Registry::with_prefix(PREFIX);
-        registry.register_collector(Box::new(Counters(handle.clone())));
-        let address = metrics::serve(address, registry).with_context(|| format!("listening at {address}"))?;
-        tracing::info!(%address, "the counters are at /metrics");
+        metrics::publish(address, PREFIX, Counters(handle))?;
     }
-    println!("ready");
-    notify::ready();
-    while let Order::Reload = signals.wait().context("waiting for signals")? {
-        tracing::warn!("a new configuration needs a restart");
-    }
-    notify::stopping();
-    tracing::info!("ending");
-    handle.drain();
-    if end.recv_timeout(DRAIN).is_err() {
-        tracing::warn!("messages are still under way");
-        handle.stop();
-    }
-    match thread.join() {
-        Ok(outcome) => outcome,
-        Err(_) => bail!("the thread of the gateway has panicked"),
-    }
-}
-
-/// How long messages may take that are under way when the service is to end.
-const DRAIN: Duration = Duration::from_secs(5);
-
-/// Keeps this thread on a processor.
-fn pin(processor: Option<usize>) -> anyhow::Result<()> {
-    let Some(processor) = processor else { return Ok(()) };
-    let mut set = CpuSet::new();
-    let pinned = set.set(processor).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
-    pinned.with_context(|| format!("processor {processor}"))
+    threads.serve(&signals, || tracing::warn!("a new configuration needs a restart"))
 }
 
 fn load(arguments: &LoadArguments) -> anyhow::Result<()> {

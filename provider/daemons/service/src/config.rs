@@ -3,8 +3,9 @@
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
+use toml::Spanned;
 
 /// A configuration file that was read.
 #[derive(Debug)]
@@ -70,6 +71,24 @@ impl<T> File<T> {
     /// The error for what stands at this place of the file.
     pub fn error(&self, span: Range<usize>, message: impl Into<String>) -> Error {
         content(&self.path, &self.text, span, message.into())
+    }
+
+    /// A value that must be in a range. `text` says so in the error.
+    ///
+    /// # Errors
+    /// It is not in the range.
+    pub fn within<V: Copy + PartialOrd>(
+        &self,
+        value: Option<&Spanned<V>>,
+        default: V,
+        range: RangeInclusive<V>,
+        text: &str,
+    ) -> Result<V, Error> {
+        match value {
+            None => Ok(default),
+            Some(value) if range.contains(value.get_ref()) => Ok(*value.get_ref()),
+            Some(value) => Err(self.error(value.span(), text)),
+        }
     }
 
     /// The file.
@@ -145,7 +164,6 @@ impl<'de> Deserialize<'de> for Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use toml::Spanned;
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]

@@ -1,6 +1,7 @@
 //! The page of counters that Prometheus reads, and a client for it.
 
 use anyhow::Context;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -13,6 +14,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The type of the page.
 const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves the page of these counters at this address from now on, and logs where it is. The names
+/// begin with `prefix`.
+///
+/// # Errors
+/// As [`serve`].
+pub fn publish(address: SocketAddr, prefix: &str, counters: impl Collector) -> anyhow::Result<()> {
+    let mut registry = Registry::with_prefix(prefix);
+    registry.register_collector(Box::new(counters));
+    let address = serve(address, registry).with_context(|| format!("listening at {address}"))?;
+    tracing::info!(%address, "the counters are at /metrics");
+    Ok(())
+}
 
 /// Serves the page at this address from now on. Returns the address, whose port may have been 0.
 ///

@@ -9,6 +9,7 @@ use crate::proto::SQE_LEN;
 use crate::target::Target;
 use crate::uring::Ring;
 use doorbell::{Evd, EvdFlags, Ia, Lmr, Psp, Pz};
+use doorbell_service::daemon::Control;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
@@ -111,22 +112,23 @@ impl Handle {
     pub fn stats(&self) -> &Stats {
         &self.shared.stats
     }
+}
 
+impl Control for Handle {
     /// Finishes the commands that are under way, closes all connections and ends.
-    pub fn drain(&self) {
+    fn drain(&self) {
         self.shared.order.fetch_max(DRAIN, Ordering::Relaxed);
         (self.waker)();
     }
 
-    /// Whether the engine was told to end.
-    pub fn is_ending(&self) -> bool {
-        self.shared.order.load(Ordering::Relaxed) != RUN
-    }
-
     /// Closes all connections and ends.
-    pub fn stop(&self) {
+    fn stop(&self) {
         self.shared.order.store(STOP, Ordering::Relaxed);
         (self.waker)();
+    }
+
+    fn is_ending(&self) -> bool {
+        self.shared.order.load(Ordering::Relaxed) != RUN
     }
 }
 
