@@ -224,17 +224,9 @@ impl Load {
         Ok(count)
     }
 
-    fn send(&mut self, session: usize, message: Message) -> anyhow::Result<bool> {
-        let sent = self.client.send(session, message.bytes())?;
-        if sent {
-            self.ledger.sent(session, message);
-        }
-        Ok(sent)
-    }
-
     fn send_when_possible(&mut self, session: usize, message: Message) -> anyhow::Result<()> {
         let until = Instant::now() + PATIENCE;
-        while !self.send(session, message)? {
+        while !self.client.send(session, message.bytes())? {
             self.poll()?;
             if Instant::now() > until || !self.client.is_connected(session) {
                 bail!("session {session}: the connection is full or has ended");
@@ -341,8 +333,9 @@ impl Load {
         if self.resends {
             this.unanswered.push_back(message);
         }
-        // If the connection has just ended, it is sent after the reconnect.
-        self.send(session, message)?;
+        // If the connection has just ended, it is sent after the reconnect, in its turn all the same.
+        self.ledger.sent(session, message);
+        self.client.send(session, message.bytes())?;
         Ok(true)
     }
 
@@ -353,6 +346,7 @@ impl Load {
             for session in 0..sessions {
                 self.sessions[session].answers = 0;
                 if self.client.is_connected(session) {
+                    self.ledger.sent(session, Message::query());
                     self.send_when_possible(session, Message::query())?;
                 }
             }

@@ -54,7 +54,8 @@ impl Ledger {
         Self { sent: Vec::with_capacity(sent), got: Vec::with_capacity(got) }
     }
 
-    /// A session has sent a message.
+    /// A session sends a message, now or after a reconnect, and perhaps again: the gateway ignores
+    /// what it has had.
     #[inline]
     pub fn sent(&mut self, session: usize, message: Message) {
         self.sent.push((session as u32, message));
