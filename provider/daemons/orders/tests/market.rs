@@ -251,6 +251,55 @@ fn the_rest_of_an_ioc_is_not_booked() {
 }
 
 #[test]
+fn its_own_quantity_does_not_help_an_order() {
+    // OrderBook-rs 96: with its own quantity, an order that needed all of it counted as filled. There
+    // is no such order here; an IOC gets what others have, and the rest is canceled.
+    let mut t = Test::new();
+    t.send(1, &enter(1, b'S', 10, 101));
+    t.send(0, &enter(1, b'S', 20, 101));
+    t.send(1, &enter(2, b'S', 10, 102));
+    assert_eq!(
+        t.send(0, &ioc(2, b'B', 30, 102)),
+        ["A: A 2", "A: E 2 10@101R", "A: C 2 20Q", "B: E 1 10@101A"]
+    );
+    assert_eq!(t.book()[1], ["A1 20@101", "B2 10@102"]);
+}
+
+#[test]
+fn each_fill_has_the_price_of_its_maker() {
+    // CppTrader 28: one price for all fills of an order.
+    let mut t = Test::new();
+    for (urn, price) in (1..).zip([99, 98, 97]) {
+        t.send(1, &enter(urn, b'B', 10, price));
+    }
+    assert_eq!(
+        t.send(0, &enter(1, b'S', 30, 90)),
+        [
+            "A: A 1",
+            "A: E 1 10@99R",
+            "A: E 1 10@98R",
+            "A: E 1 10@97R",
+            "B: E 1 10@99A",
+            "B: E 2 10@98A",
+            "B: E 3 10@97A"
+        ]
+    );
+}
+
+#[test]
+fn no_number_of_orders_drops_one_that_is_live() {
+    // dgtony/orderbook-rs 9: the id after the thousandth was that of a live order.
+    let mut t = Test::new();
+    t.send(0, &enter(1, b'B', 10, 100));
+    for urn in 1..=3000 {
+        t.send(1, &enter(urn, b'B', 10, 99));
+        t.send(1, &cancel(urn, 0));
+    }
+    assert_eq!(t.book()[0], ["A1 10@100"]);
+    assert_eq!(t.send(2, &enter(1, b'S', 10, 100)), ["A: E 1 10@100A", "C: A 1", "C: E 1 10@100R"]);
+}
+
+#[test]
 fn a_replace_through_the_spread_trades() {
     // hft-clob-core 59: it rested crossed. CppTrader 42: a later cancel crashed.
     let mut t = Test::new();
