@@ -449,7 +449,7 @@ fn a_chain_on_a_disconnected_ep_is_flushed_in_order() {
 }
 
 /// The peer refuses a write in the middle of a chain: the requests before it succeed, those behind
-/// it are flushed, and the connection ends.
+/// it are flushed, and the connection ends. Suppressed requests that fail have events.
 fn requests_behind_a_failed_one_are_flushed() {
     let rig = Rig::new();
     let (_srq, mut pair) = pair(&rig, 8);
@@ -457,9 +457,10 @@ fn requests_behind_a_failed_one_are_flushed() {
     let beyond = RmrTriplet { segment_length: 64, ..remote(&rig.server.lmr, (2 << 20) - 4, 8) };
     pair.client
         .chain(&[
+            Request::write(&data).to(remote(&rig.server.lmr, 0, 8)).cookie(9).suppress().into(),
             Request::send(&data).cookie(1).into(),
-            Request::write(&data).to(beyond).cookie(2).into(),
-            Request::send(&data).cookie(3).into(),
+            Request::write(&data).to(beyond).cookie(2).suppress().into(),
+            Request::write(&data).to(remote(&rig.server.lmr, 0, 8)).cookie(3).suppress().into(),
             Request::send(&data).cookie(4).suppress().into(),
         ])
         .unwrap();

@@ -4,8 +4,8 @@
 use doorbell::inside::EpEvds;
 use doorbell::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr, Evd, EvdCounter,
-    EvdFlags, Event, Lmr, LmrTriplet, MemPriv, Pz, ReturnType, Rmr, RmrBind, RmrBindCompletion, RmrScope,
-    RmrTriplet, VaType,
+    EvdFlags, Event, Lmr, LmrTriplet, MemPriv, Pz, Request, ReturnType, Rmr, RmrBind, RmrBindCompletion,
+    RmrScope, RmrTriplet, VaType,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -220,7 +220,12 @@ fn a_send_with_invalidate_takes_the_context_back() {
             pair.server.post_recv(&buffer, 3, NONE).unwrap();
         }
         let message = [rig.client.lmr.triplet(0, 4)];
-        pair.client.send(&message).with_invalidate(context).cookie(4).post().unwrap();
+        if by_wait {
+            pair.client.send(&message).with_invalidate(context).cookie(4).post().unwrap();
+        } else {
+            let send = Request::send(&message).with_invalidate(context).cookie(4);
+            pair.client.chain(&[send.into()]).unwrap();
+        }
         let sent = dto(&rig.client.request);
         assert_eq!((sent.status, sent.op, sent.cookie, sent.length), (DtoStatus::Success, DtoOp::Send, 4, 4));
         if queued {

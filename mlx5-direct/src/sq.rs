@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_releases_only_the_oldest_request() {
+    fn a_completion_releases_its_request_if_that_is_accepted() {
         let (layout, _device) = SqLayout::on_heap(16, 4).expect("layout");
         let mut sq = Sq::new(layout).with_cookies_of::<[u64; 3]>().expect("memory");
         let long = Wr::send(Inline(&[1; 100])).signalled();
@@ -350,15 +350,19 @@ mod tests {
                 sq.post(wr, [n, n + 10, u64::from(round)]).expect("room");
             }
             let any = |of: &[u64; 3]| Some(*of);
-            assert_eq!(sq.complete_oldest(first + 1, any), None, "not the oldest");
-            assert_eq!(sq.complete_oldest(first + 2, any), None, "not the first block");
-            assert_eq!(sq.complete_oldest(first, |[n, ..]| (*n == 8).then_some(())), None);
+            assert_eq!(sq.complete_if(first + 2, any), None, "not the first block");
+            assert_eq!(sq.complete_if(first, |[n, ..]| (*n == 8).then_some(())), None);
             assert_eq!(sq.posted(), 2);
-            assert_eq!(sq.complete_oldest(first, |of| Some(of[1])), Some(17));
-            assert_eq!(sq.complete_oldest(first, any), None, "a second completion of a request");
             let last = [8, 18, u64::from(round)];
-            if round % 2 == 0 {
-                assert_eq!(sq.complete_oldest(first + 1, any), Some(last));
+            if round % 3 == 0 {
+                assert_eq!(sq.complete_if(first + 1, any), Some((last, 2)), "with the one before it");
+                assert_eq!(sq.complete_if(first, any), None, "released by a later completion");
+                continue;
+            }
+            assert_eq!(sq.complete_if(first, |of| Some(of[1])), Some((17, 1)));
+            assert_eq!(sq.complete_if(first, any), None, "a second completion of a request");
+            if round % 3 == 1 {
+                assert_eq!(sq.complete_if(first + 1, any), Some((last, 1)));
             } else {
                 assert_eq!(sq.release_oldest(), Some(last));
             }

@@ -83,13 +83,12 @@ impl Requests {
         Some(request)
     }
 
-    /// Takes the oldest request out of the ring, if it is plain, and is the one that a completion
-    /// names, and returns what `event` makes of it. Otherwise returns `None`, and nothing has
-    /// changed.
+    /// As [`Requests::complete`], if the request is plain. Returns what `event` makes of it;
+    /// otherwise `None`, and nothing has changed.
     #[inline(always)]
-    fn complete_oldest<P: Path, E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<E> {
-        let event = P::send_queue(&mut self.queue)?.complete_oldest(named, event)?;
-        self.ring.pass(1);
+    fn complete_plain<P: Path, E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<E> {
+        let (event, requests) = P::send_queue(&mut self.queue)?.complete_plain(named, event)?;
+        self.ring.pass(requests);
         Some(event)
     }
 

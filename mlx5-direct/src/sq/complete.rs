@@ -50,24 +50,24 @@ impl<C: Cookie> Sq<C> {
         Ok(Released { cookie: request.cookie, requests })
     }
 
-    /// As [`complete`](Self::complete), if the request is the oldest, and `accept` makes something
-    /// of its cookie. Otherwise returns `None`, and nothing changes.
+    /// As [`complete`](Self::complete), if `accept` makes something of the cookie. Returns that, and
+    /// the number of requests released. Otherwise returns `None`, and nothing changes.
     #[inline(always)]
-    pub fn complete_oldest<R>(
+    pub fn complete_if<R>(
         &mut self,
         wqe_counter: u16,
         accept: impl FnOnce(&C) -> Option<R>,
-    ) -> Option<R> {
+    ) -> Option<(R, u32)> {
         let request = self.wqes.record(wqe_counter.into());
-        // One comparison: the request is outstanding, and no other before it. See `complete`.
-        if request.after.wrapping_sub(self.done) >> REQUEST_SHIFT != 1 {
+        if request.after <= self.done {
             return None;
         }
         let accepted = accept(&request.cookie)?;
         // `after` is read again, and takes no register meanwhile.
         compiler_fence(SeqCst);
+        let requests = (request.after.wrapping_sub(self.done) >> REQUEST_SHIFT) as u32;
         self.done = request.after;
-        Some(accepted)
+        Some((accepted, requests))
     }
 
     /// Releases the oldest request without a completion, for a device that has stopped. Returns its

@@ -125,6 +125,18 @@ impl<T: Copy> Ring<T> {
         self.end -= u64::from(requests);
     }
 
+    /// The request at this position. `None` if it is not in the ring.
+    #[inline(always)]
+    pub(crate) fn get(&self, position: u64) -> Option<&T> {
+        let earlier = position.wrapping_sub(self.first());
+        // Without an index: fast functions contain nothing that can panic.
+        if earlier >= self.end - self.first() {
+            None
+        } else {
+            self.entries.get(position as usize & self.mask)
+        }
+    }
+
     /// Takes the request at this position out of the ring, with all earlier requests. Their places
     /// become free. `None` if the request is not in the ring.
     #[inline(always)]

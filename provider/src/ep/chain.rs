@@ -2,7 +2,7 @@
 
 use super::fast;
 use super::post::{Checked, send_flags, too_many};
-use super::request::{self, Read, Send, Write};
+use super::request::{self, Read, Send, SendInvalidate, Write};
 use super::{Ep, EpInner, RequestKind};
 use crate::Subtype;
 use crate::datapath::{Chain, Outgoing, Path, PostSends, Queues, Segment, WrInfo, verbs::refused, with_path};
@@ -11,7 +11,7 @@ use crate::error::PostError;
 use crate::lmr::PoolMemory;
 use crate::queue_pair::{LastPool, Request, Requests};
 use crate::types::{CompletionFlags, Destination, DtoOp, EpState, LmrTriplet, MAX_IOV, RmrTriplet};
-use rxe_fallback::{SendOp, Sge};
+use rxe_fallback::{SendFlags, SendOp, Sge};
 use std::sync::Arc;
 
 /// A request of a chain ([`Ep::chain`]), made from a [`Request`](crate::Request) of any operation but
@@ -162,19 +162,24 @@ impl Link<'_> {
     }
 
     /// Adds the request to the chain if it needs no other check than those of [`fast`]. Returns its
-    /// operation and its length.
+    /// operation and its length. `last`: it ends the chain. `invalidates`: the device can send with
+    /// invalidation.
     #[inline(always)]
     fn add_known<P: Path>(
         self,
         chain: &mut impl Chain<Segment = P::Segment>,
-        lmrs: &QueueLmrs,
-        pool: LastPool,
+        (lmrs, pool): (&QueueLmrs, LastPool),
+        last: bool,
+        invalidates: bool,
     ) -> Option<(DtoOp, u32)> {
         match self {
             Self::Request(request) => match request.operation {
-                Operation::Send => request.add_known(chain, lmrs, Send),
-                Operation::Write => request.add_known(chain, lmrs, Write(request.remote)),
-                Operation::Read => request.add_known(chain, lmrs, Read(request.remote)),
+                Operation::Send => request.add_known(chain, lmrs, Send, last),
+                Operation::SendInvalidate if invalidates => {
+                    request.add_known(chain, lmrs, SendInvalidate(request.word), last)
+                }
+                Operation::Write => request.add_known(chain, lmrs, Write(request.remote), last),
+                Operation::Read => request.add_known(chain, lmrs, Read(request.remote), last),
                 _ => None,
             },
             Self::Pool(PoolSend { kind, memory, bytes, info, flags }) => {
@@ -182,7 +187,7 @@ impl Link<'_> {
                 let (segment, length) = fast::last_pool::<P>(pool, memory, *bytes, info)?;
                 fast::takes::<true>(*flags).then_some(())?;
                 let request = || Request::new(info, *flags, DtoOp::Send, length);
-                let added = chain.add_fast(request, SendOp::Send, segment, send_flags(*flags, true));
+                let added = chain.add_fast(request, SendOp::Send, segment, link_flags(*flags, true, last));
                 added.then_some((DtoOp::Send, length))
             }
         }
@@ -197,14 +202,25 @@ impl ChainRequest<'_> {
         chain: &mut impl Chain<Segment = S>,
         lmrs: &QueueLmrs,
         op: O,
+        last: bool,
     ) -> Option<(DtoOp, u32)> {
         let Self { iov, cookie, flags, .. } = *self;
         let ([segment], length) = lmrs.segments(<&[_; 1]>::try_from(iov).ok()?, O::DIRECTION)?;
         let fits = fast::takes::<true>(flags) && op.fits(length);
         let request = || Request::new(&WrInfo { cookie, ..WrInfo::default() }, flags, O::OP, length);
-        let added = fits && chain.add_fast(request, op.verb(), segment, send_flags(flags, O::SOLICITS));
+        let added = fits && chain.add_fast(request, op.verb(), segment, link_flags(flags, O::SOLICITS, last));
         added.then_some((O::OP, length))
     }
+}
+
+/// The flags of a request for the device. A suppressed request before the end of a chain is not
+/// signalled: the completion of a later one, at the latest of the last, ends it as well. If it fails,
+/// it has a completion of its own.
+#[inline(always)]
+fn link_flags(given: CompletionFlags, solicits: bool, last: bool) -> SendFlags {
+    let mut flags = send_flags(given, solicits);
+    flags.set(SendFlags::SIGNALLED, last || !given.contains(CompletionFlags::SUPPRESS));
+    flags
 }
 
 /// What the queue still takes of a chain.
@@ -254,6 +270,7 @@ impl EpInner {
         let mut pushed = [(DtoOp::Send, 0); Ep::MAX_CHAIN];
         let most = left.room.min(pushed.len());
         let mut all_known = true;
+        let invalidates = self.device.attr.remote_invalidate;
         let Requests { queue, lmrs, last_pool, .. } = &mut *locked;
         let posted = with_path!(queue.path(), P => {
             let Some(queue) = P::send_queue(queue) else { return Ok(()) };
@@ -261,7 +278,11 @@ impl EpInner {
                 let mut n = 0;
                 while let Some(link) = link(n) {
                     let easy = n < most && left.segments > 0;
-                    let known = if easy { link.add_known::<P>(chain, lmrs, *last_pool) } else { None };
+                    let last = n + 1 == count;
+                    let known = match easy {
+                        true => link.add_known::<P>(chain, (lmrs, *last_pool), last, invalidates),
+                        false => None,
+                    };
                     let added = match known {
                         Some(added) => {
                             left.segments -= 1;
@@ -269,7 +290,7 @@ impl EpInner {
                         }
                         None => {
                             all_known = false;
-                            self.add_checked((n, link), &mut left, chain)?
+                            self.add_checked((n, link), last, &mut left, chain)?
                         }
                     };
                     if let Some(place) = pushed.get_mut(n) {
@@ -325,12 +346,13 @@ impl EpInner {
     fn add_checked(
         &self,
         (n, link): (usize, Link<'_>),
+        last: bool,
         left: &mut Left,
         chain: &mut impl Chain,
     ) -> Result<(DtoOp, u32), ChainError> {
         let mut sges = [Sge::default(); MAX_IOV];
         let Checked { request, verb, solicits, segments } = self.check_link((n, link), left, &mut sges)?;
-        let (sges, flags) = (&sges[..segments], send_flags(request.flags(), solicits));
+        let (sges, flags) = (&sges[..segments], link_flags(request.flags(), solicits, last));
         let added = chain.add(&Outgoing { request, op: verb, sges, flags, to: None });
         added.map_err(|reason| ChainError { request: n, error: refused(reason) })?;
         Ok((request.op, request.length))

@@ -339,8 +339,8 @@ impl Requests {
 }
 
 /// The flags of a request for the device. Every request is signalled, even if its event is
-/// suppressed. The provider therefore always knows which requests are done, and frees their places
-/// one by one.
+/// suppressed, but for some of a chain. The provider therefore always knows which requests are done,
+/// and frees their places one by one.
 #[inline(always)]
 pub(super) fn send_flags(given: CompletionFlags, solicits: bool) -> SendFlags {
     let mut flags = SendFlags::SIGNALLED;

@@ -73,6 +73,11 @@ pub trait Operation: Copy {
 #[derive(Clone, Copy)]
 pub struct Send;
 
+/// A message that ends the binding of the peer's window with this RMR context. Only for devices that
+/// can: the fast functions do not check it.
+#[derive(Clone, Copy)]
+pub(super) struct SendInvalidate(pub(super) u32);
+
 /// An RDMA Write to this memory.
 #[derive(Clone, Copy)]
 pub struct Write(pub RmrTriplet);
@@ -98,6 +103,26 @@ impl Operation for Send {
 
     fn kind(self) -> RequestKind {
         RequestKind::Send
+    }
+}
+
+impl Operation for SendInvalidate {
+    const OP: DtoOp = DtoOp::Send;
+    const DIRECTION: Direction = Direction::Read;
+    const SOLICITS: bool = true;
+
+    #[inline(always)]
+    fn fits(self, _: u32) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn verb(self) -> SendOp<'static> {
+        SendOp::SendInvalidate(self.0)
+    }
+
+    fn kind(self) -> RequestKind {
+        RequestKind::SendInvalidate(self.0)
     }
 }
 

@@ -22,11 +22,11 @@ impl QueuePair {
         Success { ep: self.ep, ep_context: self.context(), cookie, pool, length, op }
     }
 
-    /// Completes the request that a completion names, and releases its place, if it is the oldest,
-    /// has an event without an effect, and is not of the extension. Returns what `event` makes of
-    /// it; otherwise `None`, and nothing has changed. All requests are signalled, so their
-    /// completions name the oldest. `fast`: also `None` if this thread does not own the lock of the
-    /// requests.
+    /// Completes the request that a completion names, and releases its place, if it has an event
+    /// without an effect, and is not of the extension. Returns what `event` makes of it; otherwise
+    /// `None`, and nothing has changed. Requests before it are suppressed ones of its chain, which
+    /// are not signalled: they end with it. `fast`: also `None` if this thread does not own the lock
+    /// of the requests.
     #[inline(always)]
     pub(crate) fn reap_request<P: Path, E>(
         &self,
@@ -40,7 +40,7 @@ impl QueuePair {
         } else {
             self.requests.lock()
         };
-        let event = requests.complete_oldest::<P, E>(named, event)?;
+        let event = requests.complete_plain::<P, E>(named, event)?;
         drop(requests);
         Some(event)
     }

@@ -36,12 +36,14 @@ fn with_flags<D: Data>(mut wr: Wr<D>, flags: SendFlags) -> Wr<D> {
     wr
 }
 
-/// The request for the device, if it is a Send, an RDMA Write or an RDMA Read.
+/// The request for the device, if it is a Send with or without invalidation, an RDMA Write or an RDMA
+/// Read.
 #[inline(always)]
 fn wr_of<D: Landing>(op: SendOp<'static>, data: D) -> Option<Wr<D>> {
     let remote = |addr, rkey| Remote { addr, rkey };
     match op {
         SendOp::Send => Some(Wr::send(data)),
+        SendOp::SendInvalidate(rkey) => Some(Wr::send_inval(rkey, data)),
         SendOp::Write { remote_addr, rkey } => Some(Wr::write(remote(remote_addr, rkey), data)),
         SendOp::Read { remote_addr, rkey } => Some(Wr::read(remote(remote_addr, rkey), data)),
         _ => None,
@@ -118,9 +120,9 @@ impl PostSends for DirectSends {
     }
 
     #[inline(always)]
-    fn complete_oldest<E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<E> {
+    fn complete_plain<E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<(E, u32)> {
         // Without a copy of the request: no test is then left of whether `op` is an operation.
-        self.queue.complete_oldest(named as u16, |request| request.is_plain().then(|| event(request)))
+        self.queue.complete_if(named as u16, |request| request.is_plain().then(|| event(request)))
     }
 
     #[inline(always)]

@@ -121,14 +121,13 @@ impl PostSends for VerbsSends {
     }
 
     #[inline(always)]
-    fn complete_oldest<E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<E> {
-        if named != self.requests.first() {
-            return None;
-        }
-        let request = self.requests.front()?;
+    fn complete_plain<E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<(E, u32)> {
+        let before = named.wrapping_sub(self.requests.first());
+        let request = self.requests.get(named)?;
         let event = request.is_plain().then(|| event(request))?;
-        self.requests.pass(1);
-        Some(event)
+        let requests = before as u32 + 1;
+        self.requests.pass(requests);
+        Some((event, requests))
     }
 
     fn chain<E>(
