@@ -138,6 +138,8 @@ impl Server {
         until("all buffers are free", || get(&stats.buffers_free) == self.buffers);
         until("all receives are posted", || get(&stats.receives_posted) == get(&stats.receives));
         assert_eq!(get(&stats.buffers_awaited), 0);
+        let in_flight: Vec<_> = self.target.hosts().iter().map(|(_, host)| get(&host.in_flight)).collect();
+        assert!(in_flight.iter().all(|&commands| commands == 0), "{in_flight:?}");
     }
 }
 

@@ -124,19 +124,21 @@ mod tests {
     use super::*;
     use crate::backend::IoOp;
     use crate::limits::Limits;
+    use crate::stats::Tally;
     use doorbell_service::metrics;
     use prometheus_client::registry::Registry;
-    use std::time::Duration;
 
     #[test]
     fn a_page_has_the_counters_of_each_host() {
         let target = Arc::new(Target::new(Limits::default()));
         for (host, commands) in [("nqn.a", 3), ("nqn.b", 1)] {
             let stats = target.stats_of("nqn.x", host);
+            let mut tally = Tally::default();
             for _ in 0..commands {
-                stats.begin();
-                stats.end(Some(IoOp::Read), 4096, true, Duration::from_micros(100));
+                tally.begin();
+                tally.end(Some((IoOp::Read, 4096)), true, 100);
             }
+            tally.flush(&stats);
         }
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register_collector(Box::new(Counters { target, engines: vec![] }));

@@ -207,7 +207,7 @@ impl Queue {
     /// The response for a command.
     pub fn response(&mut self, command: u16, reply: Reply) -> Cqe {
         if self.flow_control {
-            self.head = (self.head + 1) % self.entries;
+            self.head = if self.head + 1 < self.entries { self.head + 1 } else { 0 };
         }
         Cqe {
             result: reply.result.into(),

@@ -5,7 +5,7 @@ use super::engine::Engine;
 use super::memory::{Buffer, remove};
 use super::slot::{READ, Slot, Stage, Task};
 use crate::backend::IoOp;
-use crate::proto::{Cqe, Data, SQE_LEN, Sqe, Status};
+use crate::proto::{Data, SQE_LEN, Sqe, Status};
 use crate::queue::{Reply, Step};
 use doorbell::{DtoCompletion, LmrTriplet, RmrTriplet};
 use std::sync::Arc;
@@ -24,34 +24,21 @@ impl Engine {
 
     /// A slot for a command of this connection.
     pub(super) fn take_slot(&mut self, connection: usize, sqe: Sqe) -> u32 {
-        let new = Slot {
-            stage: Stage::Waiting,
-            connection,
-            sqe,
-            data: Data::None,
-            capsule: None,
-            buffer: None,
-            task: Task::None,
-            cqe: Cqe::default(),
-            write: None,
-            stats: None,
-            op: None,
-            bytes: 0,
-            begun: self.now,
-        };
         if let Some(c) = &mut self.connections[connection] {
             c.slots += 1;
         }
-        match self.free_slots.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = new;
-                slot
-            }
-            None => {
-                self.slots.push(new);
-                (self.slots.len() - 1) as u32
-            }
-        }
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::new());
+            (self.slots.len() - 1) as u32
+        });
+        // A free slot holds nothing, and no data are known of the command.
+        let this = &mut self.slots[slot as usize];
+        this.stage = Stage::Waiting;
+        this.connection = connection;
+        this.sqe = sqe;
+        this.data = Data::None;
+        this.begun = self.clock;
+        slot
     }
 
     /// Frees a slot with all it holds.
@@ -60,13 +47,14 @@ impl Engine {
         debug_assert_ne!(this.stage, Stage::Free);
         this.stage = Stage::Free;
         (this.capsule, this.task, this.write) = (None, Task::None, None);
-        if let Some(stats) = this.stats.take() {
-            stats.abandon();
-        }
         let (index, buffer) = (this.connection, this.buffer.take());
+        let counted = std::mem::take(&mut this.counted);
         self.free_slots.push(slot);
         if let Some(connection) = &mut self.connections[index] {
             connection.slots -= 1;
+            if counted {
+                connection.tally.abandon();
+            }
         }
         let next = buffer.and_then(|buffer| self.memory.give_back(buffer));
         self.forget_if_done(index);
@@ -115,15 +103,16 @@ impl Engine {
         if !matches!(data, Data::Capsule { .. }) {
             this.capsule = None;
         }
-        let queue = &mut self.connections[index].as_mut().expect("a connection with a command stays").queue;
-        if queue.number() != 0
-            && let Some(controller) = queue.controller()
-        {
-            controller.stats.begin();
-            this.stats = Some(controller.stats.clone());
+        let connection = self.connections[index].as_mut().expect("a connection with a command stays");
+        let queue = &mut connection.queue;
+        if queue.number() != 0 && queue.controller().is_some() {
+            connection.tally.begin();
+            this.counted = true;
         }
-        let step = queue.begin(&self.target, &sqe, &data);
-        self.take_step(slot, step);
+        match queue.begin(&self.target, &sqe, &data) {
+            Step::Io(io) => self.begin_io(slot, io),
+            step => self.take_step(slot, step),
+        }
     }
 
     pub(super) fn take_step(&mut self, slot: u32, step: Step) {
@@ -314,6 +303,8 @@ impl Engine {
                 self.scratch = data;
                 self.take_step(slot, step);
             }
+            // The RDMA Read has written to the backend.
+            (Task::Io(io), None) if io.op == IoOp::Write => self.respond(slot, Reply::SUCCESS, None),
             _ => self.execute(slot),
         }
     }

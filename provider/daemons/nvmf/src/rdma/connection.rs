@@ -1,8 +1,10 @@
 //! A connection.
 
 use crate::queue::Queue;
+use crate::stats::{HostStats, Tally};
 use doorbell::Ep;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A connection with its queue.
@@ -26,6 +28,9 @@ pub(super) struct Connection {
     pub(super) sends_waiting: VecDeque<u32>,
     /// Slots in use.
     pub(super) slots: usize,
+    /// What the counters of the host do not have yet, and those counters once the queue is closed.
+    pub(super) tally: Tally,
+    pub(super) stats: Option<Arc<HostStats>>,
     /// When the request came.
     pub(super) since: Instant,
     pub(super) peer: String,
@@ -48,6 +53,19 @@ impl Connection {
 
     pub(super) fn is_live(&self) -> bool {
         self.state == State::Live
+    }
+
+    /// Whether a response can be posted.
+    pub(super) fn can_send(&self) -> bool {
+        self.is_live() && self.sends < self.credits
+    }
+
+    /// Adds what it has counted to the counters of its host.
+    pub(super) fn flush_tally(&mut self) {
+        let of_controller = self.queue.controller().map(|controller| &controller.stats);
+        if let Some(stats) = of_controller.or(self.stats.as_ref()) {
+            self.tally.flush(stats);
+        }
     }
 
     pub(super) fn is_closing(&self) -> bool {

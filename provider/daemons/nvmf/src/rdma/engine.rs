@@ -164,8 +164,10 @@ pub struct Engine {
     pub(super) credits: usize,
     pub(super) admin_credits: usize,
     pub(super) invalidates: bool,
-    /// The time at the start of this pass.
+    /// The time at the end of the last pass, and in microseconds since the engine was opened.
     pub(super) now: Instant,
+    pub(super) clock: u64,
+    pub(super) opened: Instant,
     pub(super) address: SocketAddr,
     // Freed last.
     pub(super) _service: Psp,
@@ -232,6 +234,8 @@ impl Engine {
             credits: 0,
             admin_credits: 0,
             now: Instant::now(),
+            clock: 0,
+            opened: Instant::now(),
             invalidates: ia.attributes().remote_invalidate,
             address,
             _service: service,
@@ -250,7 +254,8 @@ impl Engine {
         Handle { shared: self.shared.clone(), waker: self.waker.clone(), address: self.address }
     }
 
-    pub(super) fn publish_gauges(&self) {
+    pub(super) fn publish_gauges(&mut self) {
+        self.connections.iter_mut().flatten().for_each(Connection::flush_tally);
         let stats = &self.shared.stats;
         let set = |gauge: &AtomicU64, value: usize| gauge.store(value as u64, Ordering::Relaxed);
         set(&stats.connections, self.connections.iter().flatten().count());

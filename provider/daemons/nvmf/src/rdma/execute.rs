@@ -27,13 +27,14 @@ pub(super) enum Other<'a> {
 impl Engine {
     /// Begins an operation on blocks: without a buffer where the backend's memory can be
     /// transferred.
+    #[inline]
     pub(super) fn begin_io(&mut self, slot: u32, io: Io) {
+        let (op, length) = (io.op, io.length as usize);
         let this = &mut self.slots[slot as usize];
-        (this.op, this.bytes) = (Some(io.op), io.length);
-        let place = match (&io.namespace.backend, io.op) {
+        let place = match (&io.namespace.backend, op) {
             (Backend::Ram(ram), IoOp::Read | IoOp::Write) => {
                 match ram.access(self.number, &self.ia, &self.pz) {
-                    Ok(Access::Direct(lmr)) => Some(lmr.triplet(io.offset as usize, io.length as usize)),
+                    Ok(Access::Direct(lmr)) => Some(lmr.triplet(io.offset as usize, length)),
                     Ok(Access::Copy(_)) => None,
                     Err(error) => {
                         tracing::error!(%error, "memory of a RAM backend");
@@ -41,34 +42,24 @@ impl Engine {
                     }
                 }
             }
-            (Backend::Null(_), IoOp::Read) => Some(self.memory.zeroes(io.length as usize)),
+            (Backend::Null(_), IoOp::Read) => Some(self.memory.zeroes(length)),
             _ => None,
         };
-        match (io.op, place) {
+        this.task = Task::Io(io);
+        match (op, place) {
             (IoOp::Read, Some(place)) => self.respond(slot, Reply::SUCCESS, Some(place)),
-            (IoOp::Write, Some(place)) => self.write_in_place(slot, io, place),
-            (IoOp::Flush | IoOp::WriteZeroes, _) => {
-                self.slot(slot).task = Task::Io(io);
-                self.execute(slot);
-            }
-            (IoOp::Compare, _) => {
-                let length = io.length as usize;
-                self.slot(slot).task = Task::Io(io);
-                self.want_buffer(slot, false, 2 * length);
-            }
-            (IoOp::Read | IoOp::Write, None) => {
-                let length = io.length as usize;
-                self.slot(slot).task = Task::Io(io);
-                self.want_buffer(slot, false, length);
-            }
+            (IoOp::Write, Some(place)) => self.write_in_place(slot, place),
+            (IoOp::Flush | IoOp::WriteZeroes, _) => self.execute(slot),
+            (IoOp::Compare, _) => self.want_buffer(slot, false, 2 * length),
+            (IoOp::Read | IoOp::Write, None) => self.want_buffer(slot, false, length),
         }
     }
 
     /// Writes to memory of the backend itself.
-    pub(super) fn write_in_place(&mut self, slot: u32, io: Io, place: LmrTriplet) {
+    pub(super) fn write_in_place(&mut self, slot: u32, place: LmrTriplet) {
         let this = &mut self.slots[slot as usize];
-        match this.data {
-            Data::Capsule { offset, .. } => {
+        match (this.data, &this.task) {
+            (Data::Capsule { offset, .. }, Task::Io(io)) => {
                 let capsule = this.capsule.take();
                 let start = SQE_LEN + offset;
                 let bytes =
@@ -88,7 +79,6 @@ impl Engine {
             }
             _ => {
                 this.write = Some(place);
-                this.task = Task::Io(io);
                 self.read(slot);
             }
         }
@@ -203,11 +193,9 @@ impl Engine {
             },
             Backend::Ram(ram) => match ram.access(self.number, &self.ia, &self.pz) {
                 Err(error) => Err(error),
-                Ok(access @ (Access::Direct(lmr) | Access::Copy(lmr))) => match (io.op, buffer) {
+                Ok(Access::Direct(lmr) | Access::Copy(lmr)) => match (io.op, buffer) {
                     (IoOp::Read, Some(buffer)) => self.copy_out(lmr, offset, buffer, length),
                     (IoOp::Write, Some(buffer)) => self.copy_in(lmr, offset, buffer, length),
-                    // The RDMA Read has written it.
-                    (IoOp::Write, None) if matches!(access, Access::Direct(_)) => Ok(Status::SUCCESS),
                     (IoOp::Compare, Some(buffer)) => self.compare(buffer, length, Other::Memory(lmr, offset)),
                     (IoOp::WriteZeroes, _) => zero(lmr, offset, length),
                     (IoOp::Flush, _) => Ok(Status::SUCCESS),

@@ -6,6 +6,7 @@ use super::slot::Stage;
 use crate::limits::ADMIN_DEPTH;
 use crate::proto::fabrics::{AcceptData, Reject, RequestData};
 use crate::queue::Queue;
+use crate::stats::Tally;
 use doorbell::{CloseFlags, ConnectionEvent, ConnectionEventKind, Cr, Ep, EpState, RetryAttr};
 use std::collections::VecDeque;
 use zerocopy::{FromBytes, IntoBytes};
@@ -116,6 +117,8 @@ impl Engine {
             reads_waiting: VecDeque::new(),
             sends_waiting: VecDeque::new(),
             slots: 0,
+            tally: Tally::default(),
+            stats: None,
             since: self.now,
             peer: peer.to_owned(),
         });
@@ -167,6 +170,7 @@ impl Engine {
             add(&self.shared.stats.broken, 1);
         }
         connection.state = State::Closing;
+        connection.stats = connection.queue.controller().map(|controller| controller.stats.clone());
         connection.queue.close(&self.target);
         if let Err(error) = connection.ep.disconnect(CloseFlags::Abrupt) {
             tracing::debug!(%error, "disconnect");
@@ -194,6 +198,7 @@ impl Engine {
 
     fn forget(&mut self, index: usize) {
         let Some(mut connection) = self.connections[index].take() else { return };
+        connection.flush_tally();
         connection.queue.close(&self.target);
         *self.credits_of(connection.is_admin()) -= usize::from(connection.credits);
     }

@@ -1,10 +1,10 @@
 //! Responses: from the end of a command to the completion of its Send.
 
 use super::engine::{Engine, add};
-use super::slot::{READ, RESPONSE, SEND, Stage, Task, WRITE};
+use super::slot::{READ, RESPONSE, SEND, Slot, Stage, Task, WRITE};
 use crate::proto::{Data, Sqe, Status};
 use crate::queue::Reply;
-use doorbell::{DtoCompletion, LmrTriplet, Request, RmrTriplet};
+use doorbell::{DtoCompletion, Ep, Lmr, LmrTriplet, Request, RmrTriplet};
 use zerocopy::IntoBytes;
 
 impl Engine {
@@ -24,67 +24,49 @@ impl Engine {
             add(&self.shared.stats.failed_commands, 1);
         }
         let this = &mut self.slots[slot as usize];
-        if let Some(stats) = this.stats.take() {
-            stats.end(this.op, this.bytes, success, self.now.saturating_duration_since(this.begun));
-        }
         let index = this.connection;
         let Some(connection) = &mut self.connections[index] else { return };
+        if std::mem::take(&mut this.counted) {
+            let op = if let Task::Io(io) = &this.task { Some((io.op, io.length)) } else { None };
+            connection.tally.end(op, success, self.clock.saturating_sub(this.begun));
+        }
         if connection.is_closing() {
             return self.free(slot);
         }
-        let this = &mut self.slots[slot as usize];
-        (this.capsule, this.task) = (None, Task::None);
+        this.capsule = None;
         this.cqe = connection.queue.response(this.sqe.command_id.get(), reply);
         this.write = data;
         this.stage = Stage::Waiting;
-        connection.sends_waiting.push_back(slot);
-        self.send_responses(index);
+        if connection.sends_waiting.is_empty() && connection.can_send() {
+            self.send_response(index, slot);
+        } else {
+            connection.sends_waiting.push_back(slot);
+        }
     }
 
     /// Posts the responses that wait, as far as the send queue has places.
     pub(super) fn send_responses(&mut self, index: usize) {
         while let Some(connection) = &mut self.connections[index]
-            && connection.is_live()
-            && connection.sends < connection.credits
+            && connection.can_send()
             && let Some(slot) = connection.sends_waiting.pop_front()
         {
-            let this = &mut self.slots[slot as usize];
-            let place = slot as usize * RESPONSE;
-            let written = self.responses.write(place, this.cqe.as_bytes()).map_err(|error| error.to_string());
-            let posted = written.and_then(|()| {
-                let response = [self.responses.triplet(place, RESPONSE)];
-                let cookie = SEND | u64::from(slot);
-                let send = match this.data {
-                    Data::Keyed { key, invalidate: true, .. } if self.invalidates => {
-                        Request::send(&response).with_invalidate(key).cookie(cookie).into()
-                    }
-                    _ => Request::send(&response).cookie(cookie).into(),
-                };
-                let posted = match (this.data, &this.write) {
-                    (Data::Keyed { address, key, .. }, Some(from)) => {
-                        let to = RmrTriplet {
-                            virtual_address: address,
-                            segment_length: from.segment_length,
-                            rmr_context: key,
-                        };
-                        let cookie = WRITE | u64::from(slot);
-                        let write = Request::write(from).to(to).cookie(cookie).suppress().into();
-                        connection.ep.chain(&[write, send])
-                    }
-                    _ => connection.ep.chain(&[send]),
-                };
-                posted.map_err(|error| error.to_string())
-            });
-            match posted {
-                Ok(()) => {
-                    this.stage = Stage::Responding;
-                    connection.sends += 1;
-                    connection.outstanding -= 1;
-                }
-                Err(error) => {
-                    self.free(slot);
-                    return self.close(index, &format!("a response was refused: {error}"));
-                }
+            self.send_response(index, slot);
+        }
+    }
+
+    /// Posts a response, for which the send queue has places.
+    fn send_response(&mut self, index: usize, slot: u32) {
+        let Some(connection) = &mut self.connections[index] else { return };
+        let this = &mut self.slots[slot as usize];
+        match post(&mut connection.ep, &self.responses, self.invalidates, slot, this) {
+            Ok(()) => {
+                this.stage = Stage::Responding;
+                connection.sends += 1;
+                connection.outstanding -= 1;
+            }
+            Err(error) => {
+                self.free(slot);
+                self.close(index, &format!("a response was refused: {error}"));
             }
         }
     }
@@ -138,4 +120,32 @@ impl Engine {
             self.respond(slot, reply, None);
         }
     }
+}
+
+/// Posts the response of a slot, after the write of its data, if it has some.
+#[inline]
+fn post(ep: &mut Ep, responses: &Lmr, invalidates: bool, slot: u32, this: &Slot) -> doorbell::Result<()> {
+    let place = slot as usize * RESPONSE;
+    responses.write(place, this.cqe.as_bytes())?;
+    let response = [responses.triplet(place, RESPONSE)];
+    let cookie = SEND | u64::from(slot);
+    let send = match this.data {
+        Data::Keyed { key, invalidate: true, .. } if invalidates => {
+            Request::send(&response).with_invalidate(key).cookie(cookie).into()
+        }
+        _ => Request::send(&response).cookie(cookie).into(),
+    };
+    match (this.data, &this.write) {
+        (Data::Keyed { address, key, .. }, Some(from)) => {
+            let to = RmrTriplet {
+                virtual_address: address,
+                segment_length: from.segment_length,
+                rmr_context: key,
+            };
+            let cookie = WRITE | u64::from(slot);
+            ep.chain(&[Request::write(from).to(to).cookie(cookie).suppress().into(), send])?;
+        }
+        _ => ep.chain(&[send])?,
+    }
+    Ok(())
 }

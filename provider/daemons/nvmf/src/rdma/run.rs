@@ -71,6 +71,7 @@ impl Engine {
         count += self.take(|engine| &engine.events)?;
         self.receives.refill(&self.ia, &self.pz, count == 0)?;
         self.now = Instant::now();
+        self.clock = self.now.duration_since(self.opened).as_micros() as u64;
         self.run_delayed(self.now);
         Ok(count)
     }

@@ -1,10 +1,8 @@
 //! The state of a command.
 
 use super::memory::Buffer;
-use crate::backend::IoOp;
 use crate::proto::{Cqe, Data, Sqe};
 use crate::queue::Io;
-use crate::stats::HostStats;
 use crate::subsystem::Namespace;
 use doorbell::{LmrTriplet, RecvBuf};
 use std::cmp::Ordering as Order;
@@ -46,12 +44,29 @@ pub(super) struct Slot {
     /// The response, and the data to be written before.
     pub(super) cqe: Cqe,
     pub(super) write: Option<LmrTriplet>,
-    /// For the counters of the host, until the command ends: an I/O command, its operation, the bytes
-    /// of its data, and when it has come.
-    pub(super) stats: Option<Arc<HostStats>>,
-    pub(super) op: Option<IoOp>,
-    pub(super) bytes: u32,
-    pub(super) begun: Instant,
+    /// An I/O command without a response, in the counters of its host.
+    pub(super) counted: bool,
+    /// When it has come, by the clock of the engine.
+    pub(super) begun: u64,
+}
+
+impl Slot {
+    /// A slot without a command.
+    pub(super) fn new() -> Self {
+        Self {
+            stage: Stage::Free,
+            connection: 0,
+            sqe: Sqe::default(),
+            data: Data::None,
+            capsule: None,
+            buffer: None,
+            task: Task::None,
+            cqe: Cqe::default(),
+            write: None,
+            counted: false,
+            begun: 0,
+        }
+    }
 }
 
 /// What is done with a command's data once they are here.
@@ -62,6 +77,7 @@ pub(super) enum Task {
     Data(u32),
     /// Send these to the host.
     Answer(Vec<u8>),
+    /// Also while the response is under way: the device reads the namespace's memory.
     Io(Io),
     /// Deallocate these bytes, from the last to the first.
     Deallocate(Arc<Namespace>, Vec<Range<u64>>),
