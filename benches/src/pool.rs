@@ -108,7 +108,7 @@ impl Echo {
 
     #[inline(always)]
     fn message(&mut self) {
-        match self.messages.next(&mut self.srq, &self.received, None) {
+        match self.messages.next(&mut self.srq, &self.received) {
             Ok(Received::Message(message)) => drop(black_box(message)),
             other => panic!("{other:?} instead of a message"),
         }

@@ -173,7 +173,7 @@ fn everything_is_refused(rig: Rig, objects: Objects) {
     stale(srq.post_recv(&[], 1));
     stale(recv_pool.refill(&mut srq));
     stale(recv_pool.gauges(&srq));
-    stale(recv_pool.next(&mut srq, recv, None));
+    stale(recv_pool.next(&mut srq, recv));
     stale(srq.query());
     stale(srq.resize(32));
     stale(srq.set_low_watermark(1));

@@ -2,11 +2,12 @@
 
 use doorbell::{
     CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpAttr, Event, Gauges, Lmr,
-    MemPriv, PostError, Received, RecvPool, Refused, Request, RmrTriplet, SendPool, Srq,
+    MemPriv, PostError, Pz, Received, RecvPool, Refused, Request, RmrTriplet, SendPool, Srq,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Rig, tests};
+use std::time::Duration;
 
 fn main() {
     doorbell_hw_tests::run(tests![
@@ -32,6 +33,8 @@ fn main() {
         every_operation_works_with_a_pool,
         a_message_is_sent_back_without_a_copy,
         dropped_pools_leave_no_memory_behind,
+        a_pool_closes_when_no_buffer_is_out,
+        a_wait_for_the_next_message_ends_in_time,
         a_pool_of_nothing_is_refused,
     ])
     .exit();
@@ -53,7 +56,7 @@ fn a_dropped_message_gives_its_buffer_back() {
     for i in 0..40u8 {
         let bytes: Vec<u8> = (0..usize::from(i) * 6).map(|byte| byte as u8 ^ i).collect();
         rig.send_bytes(&mut pair, &bytes);
-        match pool.next(&mut srq, &rig.server.recv, Some(LONG)).unwrap() {
+        match pool.next_for(&mut srq, &rig.server.recv, LONG).unwrap().expect("an event") {
             Received::Message(message) => {
                 assert_eq!(*message, *bytes);
                 assert_eq!(message.ep(), pair.server.id());
@@ -126,7 +129,7 @@ fn a_failed_receive_frees_its_buffer() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(2);
     pair.client.send(&[rig.client.lmr.triplet(0, SIZE + 1)]).post().unwrap();
-    match pool.next(&mut srq, &rig.server.recv, Some(LONG)).unwrap() {
+    match pool.next_for(&mut srq, &rig.server.recv, LONG).unwrap().expect("an event") {
         Received::Failed(dto) => assert_eq!((dto.status, dto.ep), (DtoStatus::LocalLength, pair.server.id())),
         other => panic!("{other:?}"),
     }
@@ -222,7 +225,7 @@ fn a_plain_ep_receives_from_a_pool() {
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
     for i in 0..10u8 {
         rig.send_bytes(&mut pair, &[i; 33]);
-        match pool.next(&mut pair.server, &rig.server.recv, Some(LONG)).unwrap() {
+        match pool.next_for(&mut pair.server, &rig.server.recv, LONG).unwrap().expect("an event") {
             Received::Message(message) => assert_eq!(*message, [i; 33]),
             other => panic!("{other:?}"),
         }
@@ -284,7 +287,7 @@ fn an_event_of_another_pool_gives_no_buffer() {
     srq.post_recv(&[rig.server.lmr.triplet(0, 64)], event.cookie + (1 << 32)).unwrap();
     rig.send_bytes(&mut pair, b"the consumer's");
     // The pool's refill posts nothing, as the SRQ is full.
-    match pool.next(&mut srq, &rig.server.recv, Some(LONG)).unwrap() {
+    match pool.next_for(&mut srq, &rig.server.recv, LONG).unwrap().expect("an event") {
         Received::Other(Event::Received(dto)) => assert_eq!(dto.length, 14),
         other => panic!("{other:?}"),
     }
@@ -523,6 +526,41 @@ fn every_operation_works_with_a_pool() {
     }
 }
 
+/// A pool is closed when no buffer of it is out; its PZ is free then.
+fn a_pool_closes_when_no_buffer_is_out() {
+    let rig = Rig::new();
+    let pz = Pz::new(&rig.server.ia).unwrap();
+    let mut srq = Srq::builder(&rig.server.ia, &pz).depth(4).build().unwrap();
+    let mut pool = RecvPool::new(&rig.server.ia, &pz, 4, SIZE).unwrap();
+    pool.refill(&mut srq).unwrap();
+    srq.close().unwrap();
+    pool.close().unwrap();
+    let (_srq, mut pool, mut pair) = rig.pooled(2);
+    rig.send_bytes(&mut pair, b"out");
+    let out = message(&rig.server, &mut pool);
+    let refused = pool.close().unwrap_err();
+    assert_eq!(code(Err::<(), _>(refused.error)), dat::INVALID_STATE);
+    drop(out);
+    refused.object.close().unwrap();
+    let mut sends = SendPool::new(&rig.server.ia, &pz, 1, SIZE).unwrap();
+    let buffer = sends.take().unwrap();
+    let refused = sends.close().unwrap_err();
+    assert_eq!(code(Err::<(), _>(refused.error)), dat::INVALID_STATE);
+    drop(buffer);
+    refused.object.close().unwrap();
+    pz.close().unwrap();
+}
+
+fn a_wait_for_the_next_message_ends_in_time() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = rig.pooled(4);
+    let mut next = |time| pool.next_for(&mut srq, &rig.server.recv, time).unwrap();
+    assert!(next(SHORT).is_none());
+    rig.send_bytes(&mut pair, b"late");
+    assert!(matches!(next(LONG), Some(Received::Message(message)) if *message == *b"late"));
+    assert!(next(Duration::ZERO).is_none());
+}
+
 /// The server sends each message back from the buffer in which it has come. Its buffers and those
 /// of the echoes are all posted again at the end.
 fn a_message_is_sent_back_without_a_copy() {
@@ -535,7 +573,7 @@ fn a_message_is_sent_back_without_a_copy() {
         rig.send_bytes(&mut pair, &bytes);
         let got = message(&rig.server, &mut pool);
         pool.send(got).post(&mut pair.server).unwrap();
-        let event = pool.next(&mut srq, &rig.server.request, Some(LONG)).unwrap();
+        let event = pool.next_for(&mut srq, &rig.server.request, LONG).unwrap().expect("an event");
         assert!(matches!(event, Received::Other(Event::Done(_))), "{event:?}");
         assert_eq!(*message(&rig.client, &mut echoes), *bytes);
         echoes.refill(&mut pair.client).unwrap();

@@ -69,7 +69,7 @@ fn serve(device: &str, clients: usize) -> Result<()> {
     let mut connected: HashMap<EpId, (Ep, u32)> = HashMap::new();
     let (mut ended, mut messages) = (0, 0);
     while ended < clients {
-        match pool.next(&mut srq, &events, None)? {
+        match pool.next(&mut srq, &events)? {
             Received::Message(message) => {
                 let (_ep, count) = connected.get_mut(&message.ep()).ok_or("an unknown endpoint")?;
                 let expected = count.to_le_bytes();

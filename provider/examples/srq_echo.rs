@@ -32,7 +32,7 @@ use std::time::Duration;
 const BUFFERS: u32 = 64;
 const LONGEST_MESSAGE: usize = 4096;
 
-/// How long the client waits for any one event.
+/// How long each end waits for any one event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -109,9 +109,9 @@ impl End {
     }
 
     /// The next message, copied out of its buffer; the buffer goes back to the SRQ.
-    fn receive(&mut self, patience: Option<Duration>) -> Result<Vec<u8>> {
-        match self.recv_pool.next(&mut self.srq, &self.messages, patience)? {
-            Received::Message(message) => Ok(message.to_vec()),
+    fn receive(&mut self) -> Result<Vec<u8>> {
+        match self.recv_pool.next_for(&mut self.srq, &self.messages, PATIENCE)? {
+            Some(Received::Message(message)) => Ok(message.to_vec()),
             other => Err(format!("the receive failed: {other:?}").into()),
         }
     }
@@ -133,7 +133,7 @@ fn serve(device: &str) -> Result<()> {
 
     let mut echoed = 0;
     loop {
-        let message = end.receive(None)?;
+        let message = end.receive()?;
         if message.is_empty() {
             break;
         }
@@ -159,7 +159,7 @@ fn echo(device: &str, server: SocketAddr) -> Result<()> {
         for value in 1..=20_u8 {
             let message = vec![value; len];
             end.send(&mut ep, &message)?;
-            if end.receive(Some(PATIENCE))? != message {
+            if end.receive()? != message {
                 return Err(format!("a message of {len} bytes came back changed").into());
             }
             verified += 1;

@@ -63,6 +63,7 @@ impl BoundedQueue {
     }
 
     /// The length of the queue; exact only while no thread pushes or pops.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         let pops = self.pops.load(Relaxed);
         self.pushes.load(Relaxed).saturating_sub(pops) as usize

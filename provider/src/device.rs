@@ -171,6 +171,7 @@ impl Device {
 
     /// Whether the device belongs to the process from which this one was forked. Its locks may then
     /// be held for ever.
+    #[inline]
     pub(crate) fn is_inherited(&self) -> bool {
         self.inherited.load(Ordering::Acquire)
     }

@@ -218,6 +218,22 @@ impl Evd {
         }
     }
 
+    /// The oldest event. Waits if there is none, or gives the error of the wait.
+    pub(crate) fn next(&self) -> Result<Event> {
+        match self.dequeue() {
+            Ok(Some(event)) => Ok(event),
+            _ => self.wait(),
+        }
+    }
+
+    /// As [`Evd::next`], with a time limit.
+    pub(crate) fn next_for(&self, timeout: Duration) -> Result<Option<Event>> {
+        match self.dequeue() {
+            Ok(Some(event)) => Ok(Some(event)),
+            _ => self.wait_for(timeout),
+        }
+    }
+
     /// Waits until `threshold` events are queued and one of them may wake a waiter. Then takes the
     /// oldest event, and says how many are left.
     ///
@@ -256,11 +272,13 @@ impl Iterator for Drain<'_> {
     #[inline]
     fn next(&mut self) -> Option<Event> {
         self.left = self.left.checked_sub(1)?;
-        let event = self.evd.dequeue().ok().flatten();
-        if event.is_none() {
-            self.left = 0;
+        match self.evd.dequeue() {
+            Ok(Some(event)) => Some(event),
+            Ok(None) | Err(_) => {
+                self.left = 0;
+                None
+            }
         }
-        event
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -288,6 +288,7 @@ impl PoolMemory {
     }
 
     /// The device with which the memory is registered.
+    #[inline]
     pub(crate) fn device(&self) -> &Device {
         &self.lmr.inner.device
     }
@@ -328,6 +329,7 @@ impl LmrInner {
         f(mr).map_err(|e| Error::arg(1, "the bytes are not all inside the LMR").because(e))
     }
 
+    #[inline]
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }

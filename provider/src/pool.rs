@@ -30,10 +30,9 @@ pub use self::recv::{Gauges, ReceiveQueue, Received, RecvBuf, RecvPool};
 pub use self::send::SendPool;
 use crate::bounded_queue::BoundedQueue;
 use crate::datapath::WrInfo;
-use crate::error::PostError;
 use crate::event_data::Owner;
 use crate::lmr::PoolMemory;
-use crate::memory::{headroom, list};
+use crate::memory::{headroom, list, table};
 use crate::types::MemPriv;
 use crate::{Error, Ia, Pz, Result, Subtype};
 use rxe_fallback::mr::Mapping;
@@ -41,7 +40,7 @@ use std::collections::TryReserveError;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The state of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +71,7 @@ impl Buffers {
     }
 
     /// Marks a free buffer as posted and returns the buffer and its cookie.
+    #[inline]
     fn next_free(&mut self) -> Option<(u32, u64)> {
         while let Some(index) = self.free.pop() {
             if let Some(cookie) = self.mark(index) {
@@ -84,6 +84,7 @@ impl Buffers {
     /// Marks a buffer as posted. Returns `None` without a change if the generations of the buffer
     /// are used up: at least 2^32 of them, 2^54 in a pool of 1,024 buffers. Such a buffer is never
     /// posted again, so that a kept completion never matches a second time.
+    #[inline]
     fn mark(&mut self, index: u32) -> Option<u64> {
         let (state, generation) = &mut self.states[index as usize];
         let next = generation.checked_add(1).filter(|next| next.leading_zeros() >= self.bits)?;
@@ -102,6 +103,7 @@ impl Buffers {
     }
 
     /// Marks the buffer of a completion as out. `None` for a cookie that names no posted buffer.
+    #[inline]
     fn complete(&mut self, cookie: u64) -> Option<u32> {
         let index = (cookie & ((1 << self.bits) - 1)) as u32;
         let entry = self.states.get_mut(index as usize)?;
@@ -114,12 +116,14 @@ impl Buffers {
     }
 
     /// Frees a buffer that a guard has returned.
+    #[inline]
     fn give_back(&mut self, index: u32) {
         self.states[index as usize].0 = BufferState::Free;
         self.free.push(index);
     }
 
     /// Marks a free buffer as out.
+    #[inline]
     fn take(&mut self) -> Option<u32> {
         let index = self.free.pop()?;
         self.states[index as usize].0 = BufferState::Out;
@@ -129,6 +133,67 @@ impl Buffers {
 
 /// Cookies of a pool's completions that no consumer has seen.
 pub(crate) type ReturnQueue = BoundedQueue;
+
+/// The buffers that guards have returned: a stack, linked by index. Any thread puts a buffer on it;
+/// the pool takes all. A returned buffer leaves its guard's reference to the arena to the pool.
+#[derive(Debug)]
+struct Returned {
+    /// The number of buffers in the high half; the index of the top one plus 1 in the low half.
+    /// [`CLOSED`] once the pool is gone.
+    top: AtomicU64,
+    /// By index: the low half of `top` below this buffer.
+    below: Box<[AtomicU32]>,
+}
+
+/// No pool takes buffers any more. A pool has at most [`MOST`] buffers, so this is no stack.
+const CLOSED: u64 = u64::MAX;
+
+/// The most buffers of a pool.
+const MOST: u32 = 1 << 31;
+
+impl Returned {
+    fn new(buffers: u32) -> Result<Self, TryReserveError> {
+        Ok(Self { top: AtomicU64::new(0), below: table(buffers as usize, |_| AtomicU32::new(0))? })
+    }
+
+    /// Takes all buffers, the last one first.
+    fn take_all(&self, mut each: impl FnMut(u32)) {
+        if self.len() == 0 {
+            return;
+        }
+        let mut next = self.top.swap(0, Ordering::Acquire) as u32;
+        while let Some(index) = next.checked_sub(1) {
+            next = self.below[index as usize].load(Ordering::Relaxed);
+            each(index);
+        }
+    }
+
+    /// Refuses buffers from now on, and forgets those on the stack. Returns their number.
+    fn close(&self) -> usize {
+        (self.top.swap(CLOSED, Ordering::Acquire) >> u32::BITS) as usize
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        (self.top.load(Ordering::Relaxed) >> u32::BITS) as usize
+    }
+}
+
+/// Puts the buffer with this index and this place in [`Returned::below`] on the stack. False if the
+/// stack is closed. The references are to atomics only, because another thread may free them as soon
+/// as the buffer is on the stack.
+fn push(top: &AtomicU64, below: &AtomicU32, index: u32) -> bool {
+    let mut now = top.load(Ordering::Relaxed);
+    while now != CLOSED {
+        below.store(now as u32, Ordering::Relaxed);
+        let next = ((now >> u32::BITS) + 1) << u32::BITS | u64::from(index + 1);
+        match top.compare_exchange_weak(now, next, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(changed) => now = changed,
+        }
+    }
+    false
+}
 
 /// The address of a pool's first byte.
 #[derive(Debug)]
@@ -146,7 +211,7 @@ struct Arena {
     registered: PoolMemory,
     base: Base,
     size: usize,
-    returned: BoundedQueue,
+    returned: Returned,
     unseen: Arc<ReturnQueue>,
     number: u32,
     /// Keeps the memory mapped for guards; `registered` keeps it for the device.
@@ -166,10 +231,10 @@ fn new_number() -> Result<u32> {
 
 impl Arena {
     fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize, privileges: MemPriv) -> Result<Arc<Self>> {
-        if buffers == 0 || size == 0 || u32::try_from(size).is_err() {
+        if !(1..=MOST).contains(&buffers) || size == 0 || u32::try_from(size).is_err() {
             return Err(Error::arg(
                 3,
-                format!("a pool of {buffers} buffers of {size} bytes: 1 or more of 1 to 4 GiB"),
+                format!("a pool of {buffers} buffers of {size} bytes: 1 to 2^31 of 1 byte to 4 GiB"),
             ));
         }
         headroom()?;
@@ -185,7 +250,7 @@ impl Arena {
             registered: PoolMemory::register(ia, pz, &memory, len, privileges)?,
             base: Base(NonNull::new(memory.as_ptr()).ok_or_else(out_of_memory)?),
             size,
-            returned: BoundedQueue::new(buffers as usize)?,
+            returned: Returned::new(buffers)?,
             unseen: Arc::new(ReturnQueue::new(buffers as usize)?),
             number: new_number()?,
             _memory: memory,
@@ -195,43 +260,107 @@ impl Arena {
     }
 
     /// The offset and the length of part of a buffer, from `offset` on, in the pool's memory.
+    #[inline]
     fn bytes(&self, index: u32, offset: usize, len: usize) -> (usize, usize) {
         (index as usize * self.size + offset, len)
     }
 
+    #[inline]
     fn info(&self, cookie: u64) -> WrInfo {
         WrInfo { cookie, pool: self.number, ..WrInfo::default() }
     }
 
-    /// Refuses a pool of the process that this one was forked from.
-    fn check_inherited(&self) -> Result<(), PostError> {
-        match self.registered.device().is_inherited() {
-            true => Err(PostError::Stale(Subtype::InvalidHandleLmr)),
-            false => Ok(()),
-        }
-    }
-
-    fn collect(&self, buffers: &mut Buffers) {
-        while let Some(index) = self.returned.pop() {
-            buffers.give_back(index as u32);
-        }
-        while let Some(cookie) = self.unseen.pop() {
-            if let Some(index) = buffers.complete(cookie) {
-                buffers.give_back(index);
-            }
-        }
-    }
-
-    fn buffer(self: &Arc<Self>, index: u32, len: usize) -> Buffer {
-        Buffer { arena: self.clone(), index, len: len.min(self.size) }
+    /// Whether the pool belongs to the process that this one was forked from.
+    #[inline]
+    fn is_inherited(&self) -> bool {
+        self.registered.device().is_inherited()
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        let device = self.registered.device();
-        if !device.is_inherited() {
-            device.pools.remove(self.number);
+        if !self.is_inherited() {
+            self.registered.device().pools.remove(self.number);
+        }
+    }
+}
+
+/// A pool of either kind.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    arena: Arc<Arena>,
+    buffers: Buffers,
+    /// References to the arena that are counted and that no guard has: those of returned and posted
+    /// buffers. The next guards get them, so that no count changes.
+    spare: usize,
+}
+
+impl Pool {
+    /// Creates a pool of free buffers.
+    fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
+        let arena = Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE)?;
+        Ok(Self { arena, buffers: Buffers::new(buffers)?, spare: 0 })
+    }
+
+    /// The guard of a buffer that is out, for its first `len` bytes.
+    #[inline(always)]
+    fn lend(&mut self, index: u32, len: usize) -> Buffer {
+        match self.spare.checked_sub(1) {
+            Some(left) => self.spare = left,
+            None => std::mem::forget(self.arena.clone()),
+        }
+        // SAFETY: the pointer is that of an `Arc`, and one counted reference, just taken out of the
+        // spare ones or made, is now this value's.
+        let arena = ManuallyDrop::new(unsafe { Arc::from_raw(Arc::as_ptr(&self.arena)) });
+        Buffer { len: len.min(arena.size), arena, index }
+    }
+
+    /// Ends the guard of a buffer that is posted now.
+    #[inline(always)]
+    fn keep(&mut self, buffer: ManuallyDrop<Buffer>) {
+        debug_assert!(Arc::ptr_eq(&self.arena, &buffer.arena));
+        self.spare += 1;
+    }
+
+    /// Takes back the buffers that guards have returned, and those that came back without a
+    /// completion.
+    fn collect(&mut self) {
+        let (buffers, spare) = (&mut self.buffers, &mut self.spare);
+        self.arena.returned.take_all(|index| {
+            buffers.give_back(index);
+            *spare += 1;
+        });
+        while let Some(cookie) = self.arena.unseen.pop() {
+            if let Some(index) = self.buffers.complete(cookie) {
+                self.buffers.give_back(index);
+            }
+        }
+    }
+
+    /// Checks that no buffer is out.
+    fn check_none_out(&mut self) -> Result<()> {
+        self.collect();
+        let Buffers { states, free, posted, .. } = &self.buffers;
+        match states.len() - free.len() - posted {
+            0 => Ok(()),
+            out => Err(Error::state(Subtype::None, format!("{out} buffers are out: drop them first"))),
+        }
+    }
+
+    /// The number of posted buffers.
+    #[inline]
+    fn posted(&self) -> usize {
+        self.buffers.posted - self.arena.unseen.len()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // From now on, guards drop their references.
+        for _ in 0..self.spare + self.arena.returned.close() {
+            // SAFETY: the pointer is that of an `Arc`. The reference is counted, and nobody else has
+            // it: it is a spare one, or that of a buffer on the stack, which was closed in one step.
+            unsafe { Arc::decrement_strong_count(Arc::as_ptr(&self.arena)) };
         }
     }
 }
@@ -239,7 +368,8 @@ impl Drop for Arena {
 /// A buffer that is out with the consumer. Its bytes can be accessed only through this value.
 #[derive(Debug)]
 struct Buffer {
-    arena: Arc<Arena>,
+    /// A counted reference. Dropped by hand, because a returned buffer leaves it to the pool.
+    arena: ManuallyDrop<Arc<Arena>>,
     index: u32,
     len: usize,
 }
@@ -264,21 +394,16 @@ impl Buffer {
         // SAFETY: as in `bytes`, and exclusive through `&mut self`.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
     }
-
-    /// Ends the guard without returning the buffer, which is about to be posted.
-    fn into_index(self) -> u32 {
-        let buffer = ManuallyDrop::new(self);
-        // SAFETY: read once, and `buffer` is never dropped. The arena's reference count is
-        // therefore right, and `returned` gets nothing.
-        drop(unsafe { std::ptr::read(&raw const buffer.arena) });
-        buffer.index
-    }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // The queue has room for every buffer, so this never fails.
-        let _ = self.arena.returned.push(self.index.into());
+        let Returned { top, below } = &self.arena.returned;
+        if !push(top, &below[self.index as usize], self.index) {
+            // SAFETY: not used after this, and the pool has not got the reference.
+            unsafe { ManuallyDrop::drop(&mut self.arena) };
+        }
+        // Once the buffer is on the stack, the pool has the reference, and may free the arena.
     }
 }
 
@@ -302,6 +427,44 @@ mod tests {
             assert_eq!(others, (1..n).collect::<Vec<_>>());
             assert_eq!(buffers.complete(cookie), None);
         }
+    }
+
+    #[test]
+    fn buffers_come_back_once_from_any_thread_until_the_stack_is_closed() {
+        const EACH: usize = 4;
+        const ROUNDS: usize = 20_000;
+        let returned = Returned::new(4 * EACH as u32).unwrap();
+        let put = |index: usize| push(&returned.top, &returned.below[index], index as u32);
+        let out: Vec<_> = (0..4 * EACH).map(|_| AtomicU32::new(1)).collect();
+        std::thread::scope(|scope| {
+            for mine in out.chunks(EACH).enumerate() {
+                let put = &put;
+                scope.spawn(move || {
+                    let (mut left, (thread, mine)) = (ROUNDS, mine);
+                    while left > 0 {
+                        for (n, out) in mine.iter().enumerate().take(left) {
+                            if out.swap(0, Ordering::Acquire) == 1 {
+                                assert!(put(thread * EACH + n));
+                                left -= 1;
+                            }
+                        }
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            let mut taken = 0;
+            while taken < 4 * ROUNDS {
+                returned.take_all(|index| {
+                    assert_eq!(out[index as usize].swap(1, Ordering::Release), 0, "taken twice");
+                    taken += 1;
+                });
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(returned.len(), 0);
+        assert!(put(1) && put(3));
+        assert_eq!((returned.len(), returned.close()), (2, 2));
+        assert!(!put(0));
     }
 
     #[test]

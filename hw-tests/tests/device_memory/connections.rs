@@ -118,7 +118,7 @@ fn pools() {
             let mut pair = rig.connect_srq(srq);
             rig.client.lmr.write(0, b"hello").unwrap();
             assert_eq!(rig.send(&mut pair, 0, 5).status, DtoStatus::Success);
-            match pool.next(srq, &rig.server.recv, Some(LONG)).unwrap() {
+            match pool.next_for(srq, &rig.server.recv, LONG).unwrap().expect("an event") {
                 Received::Message(message) => assert_eq!(message[..], *b"hello"),
                 other => panic!("no message: {other:?}"),
             }

@@ -121,6 +121,15 @@ impl SrqPoster {
         }
     }
 
+    /// Posts a segment of a pool on the direct path, if that needs no search.
+    #[inline(always)]
+    pub(crate) fn push_pool_fast(&mut self, segment: Sge, info: &WrInfo) -> bool {
+        match self {
+            Self::Verbs(_) => false,
+            Self::Direct(srq) => srq.push_pool_fast(segment, info),
+        }
+    }
+
     /// Returns the number of entries in each state.
     pub(crate) fn counts(&self) -> SrqCounts {
         match self {

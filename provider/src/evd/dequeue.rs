@@ -13,7 +13,7 @@
 use super::pairs::Pairs;
 use super::queue::{Queue, Queued, State};
 use super::{EvdInner, Polled};
-use crate::datapath::{Feed, Next, NextOnCq, Path, WrId, with_path};
+use crate::datapath::{Direct, Feed, Next, NextOnCq, Path, WrId, with_path};
 use crate::event_data::{Dequeued, DtoCompletion, Success};
 use crate::queue_pair::{QueuePair, Request};
 use crate::types::{DtoOp, DtoStatus};
@@ -197,6 +197,20 @@ impl EvdInner {
         match self.queue.try_lock_fast() {
             Some(mut queue) => with_path!(self.device.path, P => queue.dequeue_fast::<P, T>(take)),
             None => Polled::Slow,
+        }
+    }
+
+    /// The next event, if that is a message for an SRQ on the direct path, which the fast dequeue
+    /// takes.
+    #[inline(always)]
+    pub(crate) fn message_fast(&self) -> Option<DtoCompletion> {
+        let mut queue = self.queue.try_lock_fast()?;
+        if !queue.is_fed_by::<Direct>(Feed::Messages) {
+            return None;
+        }
+        match queue.take_from::<Direct, _>(Feed::Messages, true, AsDto) {
+            Polled::Dto(dto) => Some(dto),
+            Polled::Empty | Polled::Slow => None,
         }
     }
 

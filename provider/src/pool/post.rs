@@ -1,6 +1,6 @@
 //! Requests from and into the memory of a pool.
 
-use super::{Arena, Buffer, BufferState, Buffers};
+use super::{Buffer, BufferState, Pool};
 use crate::ep::{PoolBytes, PoolSend};
 use crate::error::PostError;
 use crate::types::{CompletionFlags, MAX_IOV};
@@ -11,16 +11,16 @@ use std::slice;
 use std::sync::Arc;
 
 /// A pool whose buffers requests can use.
-pub trait BufferPool: sealed::Parts {}
+pub trait BufferPool: sealed::Inside {}
 
-impl<P: sealed::Parts> BufferPool for P {}
+impl<P: sealed::Inside> BufferPool for P {}
 
 pub(super) mod sealed {
-    use super::{Arc, Arena, Buffers};
+    use super::Pool;
 
-    pub trait Parts {
+    pub trait Inside {
         #[expect(private_interfaces, reason = "only pools have buffers")]
-        fn parts(&mut self) -> (&Arc<Arena>, &mut Buffers);
+        fn inside(&mut self) -> &mut Pool;
     }
 }
 
@@ -56,16 +56,17 @@ impl<O: Op, P: BufferPool> Request<PoolBuf, O, &mut P> {
     /// The error returns the buffer. As for other local memory; [`PostError::Flags`] for SUPPRESS,
     /// because only its completion returns a buffer; [`PostError::OutOfBounds`] if the length
     /// exceeds the size, or if the buffer belongs to another pool.
-    #[inline]
+    #[inline(always)]
     pub fn post(self, ep: &mut Ep) -> Result<(), Refused<SendBuf, PostError>> {
         let Self { ep: pool, local: PoolBuf { buf, len }, op, flags, .. } = self;
-        let (arena, buffers) = pool.parts();
-        let (buffer, cookie) = start(arena, buffers, buf, slice::from_ref(&(0..len)), flags)?;
+        let pool = pool.inside();
+        let (buffer, cookie) = start(pool, buf, slice::from_ref(&(0..len)), flags)?;
+        let arena = &pool.arena;
         // The device may write to the buffer of any other operation.
         let copy = if O::COPIES { buffer.bytes().get(..len) } else { None };
         let bytes = PoolBytes { memory: &arena.registered, at: arena.bytes(buffer.index, 0, len), copy };
         let posted = op.post_pool(ep, bytes, arena.info(cookie), flags);
-        finish(buffers, buffer, posted)
+        finish(pool, buffer, posted)
     }
 
     /// Posts these requests to the EP, and this one behind them, with one doorbell: for example an
@@ -92,17 +93,16 @@ impl<O: Op, P: BufferPool> Request<PoolBuf, O, &mut P> {
         requests: &[ChainRequest<'_>],
     ) -> Result<(), Refused<SendBuf, ChainError>> {
         let Self { ep: pool, local: PoolBuf { buf, len }, op, flags, .. } = self;
-        let (arena, buffers) = pool.parts();
-        let (buffer, cookie) = start(arena, buffers, buf, slice::from_ref(&(0..len)), flags).map_err(
-            |Refused { object, error }| Refused {
-                object,
-                error: ChainError { request: requests.len(), error },
-            },
-        )?;
+        let pool = pool.inside();
+        let (buffer, cookie) =
+            start(pool, buf, slice::from_ref(&(0..len)), flags).map_err(|Refused { object, error }| {
+                Refused { object, error: ChainError { request: requests.len(), error } }
+            })?;
+        let arena = &pool.arena;
         let (memory, bytes) = (&arena.registered, arena.bytes(buffer.index, 0, len));
         let send = PoolSend { kind: op.kind(), memory, bytes, info: arena.info(cookie), flags };
         let posted = ep.inner.chain(requests, Some(&send));
-        finish(buffers, buffer, posted)
+        finish(pool, buffer, posted)
     }
 }
 
@@ -110,8 +110,7 @@ impl<O: Op, P: BufferPool> Request<PoolBuf, O, &mut P> {
 /// cookie. If the post panics, nobody has the buffer: it is not dropped.
 #[inline(always)]
 pub(super) fn start(
-    arena: &Arc<Arena>,
-    buffers: &mut Buffers,
+    pool: &mut Pool,
     buf: SendBuf,
     pieces: &[Range<usize>],
     flags: CompletionFlags,
@@ -124,14 +123,14 @@ pub(super) fn start(
         let given = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
         return refuse(buf, PostError::TooManySegments { given, most: MAX_IOV as u32 });
     }
-    if !Arc::ptr_eq(&buf.buffer.arena, arena) {
+    if !Arc::ptr_eq(&buf.buffer.arena, &pool.arena) {
         return refuse(buf, PostError::OutOfBounds(0));
     }
-    let too_long = |piece: &Range<usize>| piece.start > piece.end || piece.end > arena.size;
+    let too_long = |piece: &Range<usize>| piece.start > piece.end || piece.end > pool.arena.size;
     if let Some(i) = pieces.iter().position(too_long) {
         return refuse(buf, PostError::OutOfBounds(i as u32));
     }
-    match buffers.mark(buf.buffer.index) {
+    match pool.buffers.mark(buf.buffer.index) {
         Some(cookie) => Ok((ManuallyDrop::new(buf.buffer), cookie)),
         None => refuse(buf, PostError::Full(Subtype::ResourceMemory)),
     }
@@ -140,19 +139,18 @@ pub(super) fn start(
 /// Ends what [`start`] began: the EP has the buffer, or the error returns it.
 #[inline(always)]
 pub(super) fn finish<E: std::error::Error + 'static>(
-    buffers: &mut Buffers,
+    pool: &mut Pool,
     buffer: ManuallyDrop<Buffer>,
     posted: Result<(), E>,
 ) -> Result<(), Refused<SendBuf, E>> {
-    let buffer = ManuallyDrop::into_inner(buffer);
     match posted {
         Ok(()) => {
-            buffer.into_index();
+            pool.keep(buffer);
             Ok(())
         }
         Err(error) => {
-            buffers.take_back(buffer.index, BufferState::Out);
-            Err(Refused { object: SendBuf { buffer }, error })
+            pool.buffers.take_back(buffer.index, BufferState::Out);
+            Err(Refused { object: SendBuf { buffer: ManuallyDrop::into_inner(buffer) }, error })
         }
     }
 }

@@ -1,18 +1,16 @@
 //! Receive buffers.
 
-use super::post::sealed::Parts;
+use super::post::sealed::Inside;
 use super::post::{PoolBuf, SendBuf};
-use super::{Arena, Buffer, BufferState, Buffers};
+use super::{Buffer, BufferState, Pool};
 use crate::datapath::{WrInfo, with_path};
 use crate::error::PostError;
 use crate::event_data::Owner;
 use crate::lmr::PoolMemory;
-use crate::types::MemPriv;
 use crate::{
-    DtoCompletion, DtoOp, Ep, EpId, Evd, Event, Ia, Pz, Request, Result, Srq, SrqParam, WaitError, op,
+    DtoCompletion, DtoOp, Ep, EpId, Evd, Event, Ia, Pz, Refused, Request, Result, Srq, SrqParam, Subtype, op,
 };
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A queue that a pool can post to: an SRQ, or an EP with a receive queue of its own.
@@ -24,15 +22,36 @@ impl ReceiveQueue for Ep {}
 mod sealed {
     use super::{Ep, PoolMemory, PostError, Srq, WrInfo, with_path};
 
+    /// Posts of a pool's memory; `bytes` are an offset and a length.
+    #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
     pub trait Sealed {
-        /// Posts these bytes, an offset and a length, of a pool's memory.
-        #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
+        /// Whether the memory has passed the checks for [`Sealed::push_fast`].
+        fn takes(&self, _memory: &PoolMemory) -> bool {
+            false
+        }
+
+        /// Posts these bytes, if that needs no search.
+        fn push_fast(&mut self, _memory: &PoolMemory, _bytes: (usize, usize), _info: &WrInfo) -> bool {
+            false
+        }
+
+        /// Makes all checks, and posts these bytes.
         fn push(&mut self, memory: &PoolMemory, bytes: (usize, usize), info: WrInfo)
         -> Result<(), PostError>;
     }
 
+    #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
     impl Sealed for Srq {
-        #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
+        #[inline]
+        fn takes(&self, memory: &PoolMemory) -> bool {
+            self.takes_pool(memory)
+        }
+
+        #[inline(always)]
+        fn push_fast(&mut self, memory: &PoolMemory, bytes: (usize, usize), info: &WrInfo) -> bool {
+            self.push_pool_fast(memory, bytes, info)
+        }
+
         fn push(
             &mut self,
             memory: &PoolMemory,
@@ -43,8 +62,8 @@ mod sealed {
         }
     }
 
+    #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
     impl Sealed for Ep {
-        #[expect(private_interfaces, reason = "only pools have memory and make work request contexts")]
         fn push(
             &mut self,
             memory: &PoolMemory,
@@ -72,7 +91,7 @@ mod sealed {
 /// pool.refill(&mut srq)?;
 /// // ... EPs on this SRQ connect ...
 /// loop {
-///     match pool.next(&mut srq, evd, None)? {
+///     match pool.next(&mut srq, evd)? {
 ///         Received::Message(message) => println!("{} bytes from {:?}", message.len(), message.ep()),
 ///         Received::Failed(dto) => println!("{:?} on {:?}", dto.status, dto.ep),
 ///         Received::Other(event) => println!("{event:?}"),
@@ -82,8 +101,7 @@ mod sealed {
 /// ```
 #[derive(Debug)]
 pub struct RecvPool {
-    arena: Arc<Arena>,
-    buffers: Buffers,
+    pool: Pool,
     batch: usize,
 }
 
@@ -121,11 +139,11 @@ pub struct Gauges {
     pub unreaped: usize,
 }
 
-impl Parts for RecvPool {
+impl Inside for RecvPool {
     #[expect(private_interfaces, reason = "only pools have buffers")]
     #[inline(always)]
-    fn parts(&mut self) -> (&Arc<Arena>, &mut Buffers) {
-        (&self.arena, &mut self.buffers)
+    fn inside(&mut self) -> &mut Pool {
+        &mut self.pool
     }
 }
 
@@ -136,8 +154,8 @@ impl RecvPool {
     /// INVALID_PARAMETER for no buffers, or a size of 0 or over 4 GiB; otherwise as
     /// [`LmrBuilder::allocate`](crate::LmrBuilder::allocate).
     pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
-        let arena = Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE)?;
-        Ok(Self { arena, buffers: Buffers::new(buffers)?, batch: (buffers as usize / 4).clamp(1, 64) })
+        let pool = Pool::new(ia, pz, buffers, size)?;
+        Ok(Self { pool, batch: (buffers as usize / 4).clamp(1, 64) })
     }
 
     /// Posts every free or returned buffer for which the queue has room. Returns the number of
@@ -146,15 +164,24 @@ impl RecvPool {
     /// # Errors
     /// The error of the post, except for a full queue. Buffers that were not posted stay free.
     pub fn refill<Q: ReceiveQueue>(&mut self, queue: &mut Q) -> Result<usize, PostError> {
-        self.arena.check_inherited()?;
-        self.arena.collect(&mut self.buffers);
+        let pool = &mut self.pool;
+        if pool.arena.is_inherited() {
+            return Err(PostError::Stale(Subtype::InvalidHandleLmr));
+        }
+        pool.collect();
+        let Pool { arena, buffers, .. } = pool;
+        let fast = queue.takes(&arena.registered);
         let mut n = 0;
-        while let Some((index, cookie)) = self.buffers.next_free() {
-            let bytes = self.arena.bytes(index, 0, self.arena.size);
-            match queue.push(&self.arena.registered, bytes, self.arena.info(cookie)) {
+        while let Some((index, cookie)) = buffers.next_free() {
+            let (bytes, info) = (arena.bytes(index, 0, arena.size), arena.info(cookie));
+            if fast && queue.push_fast(&arena.registered, bytes, &info) {
+                n += 1;
+                continue;
+            }
+            match queue.push(&arena.registered, bytes, info) {
                 Ok(()) => n += 1,
                 Err(error) => {
-                    self.buffers.take_back(index, BufferState::Free);
+                    buffers.take_back(index, BufferState::Free);
                     if matches!(error, PostError::Full(_)) {
                         break;
                     }
@@ -174,22 +201,24 @@ impl RecvPool {
         }
     }
 
+    #[inline(always)]
     fn sort(&mut self, dto: &DtoCompletion) -> Option<Received> {
-        if dto.owner != Owner::Pool(self.arena.number) {
+        let pool = &mut self.pool;
+        if dto.owner != Owner::Pool(pool.arena.number) {
             return None;
         }
-        let index = self.buffers.complete(dto.cookie)?;
+        let index = pool.buffers.complete(dto.cookie)?;
         if !dto.op.is_receive() {
-            self.buffers.give_back(index);
+            pool.buffers.give_back(index);
             return None;
         }
         if !dto.is_success() {
-            self.buffers.give_back(index);
+            pool.buffers.give_back(index);
             return Some(Received::Failed(*dto));
         }
         // A write with immediate consumes a buffer and does not write to its bytes.
         let len = if dto.op == DtoOp::ReceiveRdmaWriteImmediate { 0 } else { dto.length as usize };
-        Some(Received::Message(RecvBuf { buffer: self.arena.buffer(index, len), dto: *dto }))
+        Some(Received::Message(RecvBuf { buffer: pool.lend(index, len), dto: *dto }))
     }
 
     /// A message of the bytes of this one, for example its echo: without a copy. The buffer belongs
@@ -208,25 +237,51 @@ impl RecvPool {
     ///
     /// # Errors
     /// As [`Evd::wait`]; a refill that the device refused.
-    pub fn next<Q: ReceiveQueue>(
+    #[inline]
+    pub fn next<Q: ReceiveQueue>(&mut self, queue: &mut Q, evd: &Evd) -> Result<Received> {
+        self.refill_some(queue)?;
+        match self.take_message(evd) {
+            Some(message) => Ok(message),
+            None => evd.next().map(|event| self.received(event)),
+        }
+    }
+
+    /// As [`RecvPool::next`], but waits not longer than `timeout`. `None` if no event has come.
+    ///
+    /// # Errors
+    /// As [`RecvPool::next`].
+    pub fn next_for<Q: ReceiveQueue>(
         &mut self,
         queue: &mut Q,
         evd: &Evd,
-        timeout: Option<Duration>,
-    ) -> Result<Received, WaitError> {
-        if self.free(self.arena.unseen.len()) >= self.batch || self.posted() < self.batch {
-            self.refill(queue).map_err(|e| WaitError { error: e.into(), more: 0 })?;
+        timeout: Duration,
+    ) -> Result<Option<Received>> {
+        self.refill_some(queue)?;
+        match self.take_message(evd) {
+            Some(message) => Ok(Some(message)),
+            None => Ok(evd.next_for(timeout)?.map(|event| self.received(event))),
         }
-        let event = match evd.dequeue() {
-            Ok(Some(event)) => event,
-            _ => evd.wait_threshold(1, timeout)?.event,
-        };
-        if let Some(dto) = event.completion()
-            && let Some(received) = self.sort(dto)
-        {
-            return Ok(received);
+    }
+
+    #[inline(always)]
+    fn refill_some<Q: ReceiveQueue>(&mut self, queue: &mut Q) -> Result<()> {
+        if self.free(self.pool.arena.unseen.len()) >= self.batch || self.posted() < self.batch {
+            self.refill(queue)?;
         }
-        Ok(Received::Other(event))
+        Ok(())
+    }
+
+    /// The next event, if that is a message that the fast dequeue takes.
+    #[inline(always)]
+    fn take_message(&mut self, evd: &Evd) -> Option<Received> {
+        let dto = evd.inner.message_fast()?;
+        Some(self.sort(&dto).unwrap_or_else(|| Received::Other(dto.into())))
+    }
+
+    /// An event of any kind, sorted.
+    fn received(&mut self, event: Event) -> Received {
+        let sorted = event.completion().and_then(|dto| self.sort(dto));
+        sorted.unwrap_or(Received::Other(event))
     }
 
     /// Returns the number of buffers in each state.
@@ -236,31 +291,44 @@ impl RecvPool {
     pub fn gauges(&self, srq: &Srq) -> Result<Gauges> {
         let SrqParam { available, outstanding, .. } = srq.query()?;
         // Read once: more buffers may return meanwhile.
-        let unseen = self.arena.unseen.len();
-        let posted = self.buffers.posted - unseen;
+        let unseen = self.pool.arena.unseen.len();
+        let posted = self.pool.buffers.posted - unseen;
         let free = self.free(unseen);
         Ok(Gauges {
             posted,
-            out: self.buffers.states.len() - posted - free,
+            out: self.pool.buffers.states.len() - posted - free,
             free,
             available: available as usize,
             unreaped: (outstanding - available) as usize,
         })
     }
 
+    /// Frees the pool and its memory, if no buffer is out. Close the SRQ, or the EP, first: a message
+    /// that finds a buffer of a pool that is gone fails. Dropping a pool ends it in any case; its
+    /// memory stays while a buffer is out.
+    ///
+    /// # Errors
+    /// INVALID_STATE while a buffer is out. The error returns the pool.
+    #[expect(clippy::result_large_err, reason = "the error returns the pool")]
+    pub fn close(mut self) -> Result<(), Refused<Self>> {
+        self.pool.check_none_out().map_err(|error| Refused { object: self, error })
+    }
+
     /// The number of buffers that this pool has posted and not yet seen as completed.
+    #[inline]
     pub fn posted(&self) -> usize {
-        self.buffers.posted - self.arena.unseen.len()
+        self.pool.posted()
     }
 
     /// The number of buffers that the next refill can post. `unseen` buffers have returned unseen.
+    #[inline]
     fn free(&self, unseen: usize) -> usize {
-        self.buffers.free.len() + self.arena.returned.len() + unseen
+        self.pool.buffers.free.len() + self.pool.arena.returned.len() + unseen
     }
 
     /// The size of one buffer, in bytes.
     pub fn buffer_size(&self) -> usize {
-        self.arena.size
+        self.pool.arena.size
     }
 }
 

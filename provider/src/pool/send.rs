@@ -1,15 +1,14 @@
 //! Send buffers.
 
-use super::post::sealed::Parts;
+use super::Pool;
+use super::post::sealed::Inside;
 use super::post::{PoolBuf, SendBuf, finish, start};
-use super::{Arena, Buffers};
 use crate::ep::RequestKind;
 use crate::error::PostError;
 use crate::event_data::Owner;
-use crate::types::{CompletionFlags, MemPriv};
-use crate::{DtoCompletion, Ep, Ia, Pz, Refused, Request, Result, op};
+use crate::types::CompletionFlags;
+use crate::{DtoCompletion, Ep, Error, Ia, Pz, Refused, Request, Result, Subtype, op};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Send buffers. The consumer fills a buffer; the EP owns the buffer from the post until the
 /// completion.
@@ -28,15 +27,14 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug)]
 pub struct SendPool {
-    arena: Arc<Arena>,
-    buffers: Buffers,
+    pool: Pool,
 }
 
-impl Parts for SendPool {
+impl Inside for SendPool {
     #[expect(private_interfaces, reason = "only pools have buffers")]
     #[inline(always)]
-    fn parts(&mut self) -> (&Arc<Arena>, &mut Buffers) {
-        (&self.arena, &mut self.buffers)
+    fn inside(&mut self) -> &mut Pool {
+        &mut self.pool
     }
 }
 
@@ -46,19 +44,22 @@ impl SendPool {
     /// # Errors
     /// As [`RecvPool::new`](super::RecvPool::new).
     pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
-        Ok(Self {
-            arena: Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE)?,
-            buffers: Buffers::new(buffers)?,
-        })
+        Ok(Self { pool: Pool::new(ia, pz, buffers, size)? })
     }
 
     /// Returns a buffer to fill; its contents are those of its last use. `None` while all buffers
     /// are in use, and in a child of the process that created the pool.
+    #[inline]
     pub fn take(&mut self) -> Option<SendBuf> {
-        self.arena.check_inherited().ok()?;
-        self.arena.collect(&mut self.buffers);
-        let index = self.buffers.take()?;
-        Some(SendBuf { buffer: self.arena.buffer(index, self.arena.size) })
+        let pool = &mut self.pool;
+        if pool.arena.is_inherited() {
+            return None;
+        }
+        if pool.buffers.free.is_empty() {
+            pool.collect();
+        }
+        let index = pool.buffers.take()?;
+        Some(SendBuf { buffer: pool.lend(index, usize::MAX) })
     }
 
     /// A message of this buffer: see [`Request::len`] and [`Request::post`].
@@ -115,51 +116,72 @@ impl SendPool {
         pieces: &[Range<usize>],
         flags: CompletionFlags,
     ) -> Result<(), Refused<SendBuf, PostError>> {
-        let Self { arena, buffers } = self;
-        let (buffer, cookie) = start(arena, buffers, buf, pieces, flags)?;
+        let pool = &mut self.pool;
+        let (buffer, cookie) = start(pool, buf, pieces, flags)?;
+        let arena = &pool.arena;
         let pieces = pieces.iter().map(|piece| arena.bytes(buffer.index, piece.start, piece.len()));
         let info = arena.info(cookie);
         let posted = ep.inner.request_pool_slow(RequestKind::Send, &arena.registered, pieces, info, flags);
-        finish(buffers, buffer, posted)
+        finish(pool, buffer, posted)
     }
 
     /// Returns the buffer of a request that has succeeded, with the bytes that an RDMA Read or an
     /// atomic has brought. `None` for a completion that does not belong to this pool; the buffer of
     /// a failed request becomes free.
     pub fn take_done(&mut self, dto: &DtoCompletion) -> Option<SendBuf> {
-        if dto.owner != Owner::Pool(self.arena.number) {
-            return None;
-        }
-        let index = self.buffers.complete(dto.cookie)?;
+        let index = self.complete(dto)?;
         if !dto.is_success() {
-            self.buffers.give_back(index);
+            self.pool.buffers.give_back(index);
             return None;
         }
-        Some(SendBuf { buffer: self.arena.buffer(index, self.arena.size) })
+        Some(SendBuf { buffer: self.pool.lend(index, usize::MAX) })
     }
 
     /// Frees the buffer of a completed send. Returns false for a completion that does not belong to
     /// this pool.
+    #[inline]
     pub fn completed(&mut self, dto: &DtoCompletion) -> bool {
-        if dto.owner != Owner::Pool(self.arena.number) {
-            return false;
+        let index = self.complete(dto);
+        if let Some(index) = index {
+            self.pool.buffers.give_back(index);
         }
-        match self.buffers.complete(dto.cookie) {
-            Some(index) => {
-                self.buffers.give_back(index);
-                true
+        index.is_some()
+    }
+
+    /// The buffer of this completion, which is out now.
+    #[inline(always)]
+    fn complete(&mut self, dto: &DtoCompletion) -> Option<u32> {
+        if dto.owner != Owner::Pool(self.pool.arena.number) {
+            return None;
+        }
+        self.pool.buffers.complete(dto.cookie)
+    }
+
+    /// Frees the pool and its memory, if all buffers are free. Dropping a pool ends it in any case;
+    /// its memory stays while a buffer is out or posted.
+    ///
+    /// # Errors
+    /// INVALID_STATE while a buffer is posted or out. The error returns the pool.
+    #[expect(clippy::result_large_err, reason = "the error returns the pool")]
+    pub fn close(mut self) -> Result<(), Refused<Self>> {
+        let posted = self.posted();
+        let outcome = match self.pool.check_none_out() {
+            Ok(()) if posted > 0 => {
+                let text = format!("{posted} buffers are posted: reap their completions, or close their EPs");
+                Err(Error::state(Subtype::None, text))
             }
-            None => false,
-        }
+            outcome => outcome,
+        };
+        outcome.map_err(|error| Refused { object: self, error })
     }
 
     /// The number of posted buffers.
     pub fn posted(&self) -> usize {
-        self.buffers.posted - self.arena.unseen.len()
+        self.pool.posted()
     }
 
     /// The size of one buffer, in bytes.
     pub fn buffer_size(&self) -> usize {
-        self.arena.size
+        self.pool.arena.size
     }
 }

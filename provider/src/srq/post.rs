@@ -39,6 +39,24 @@ impl Srq {
         }
     }
 
+    /// Whether the pool's memory can be posted.
+    pub(crate) fn takes_pool(&self, memory: &PoolMemory) -> bool {
+        let inner = &self.inner;
+        inner.live.load(Ordering::Acquire) && memory.segment(0, (0, 0), &inner.pz, Direction::Write).is_ok()
+    }
+
+    /// Posts part of the memory of a pool that [`Srq::takes_pool`], on the direct path, if that needs
+    /// no search; `bytes` is an offset and a length.
+    #[inline(always)]
+    pub(crate) fn push_pool_fast(
+        &mut self,
+        memory: &PoolMemory,
+        bytes: (usize, usize),
+        info: &WrInfo,
+    ) -> bool {
+        memory.live_segment(bytes).is_some_and(|segment| self.poster.push_pool_fast(segment, info))
+    }
+
     /// Posts part of a pool's memory; `bytes` is an offset and a length.
     pub(crate) fn push_pool(
         &mut self,

@@ -163,6 +163,7 @@ impl RingSlots {
 
     /// Records the pool for which the poster is about to post this slot. 0 clears the record; a
     /// slot without a pool needs no call.
+    #[inline]
     pub(super) fn mark_pool(&self, slot: WqeIndex, pool: u32) {
         let word = self.words.get(usize::from(slot.0) / BITS as usize);
         if let (Some(mark), Some(word)) = (self.marks.get(usize::from(slot.0)), word) {

@@ -7,7 +7,7 @@
 use super::adopt::{self, Adopted};
 use super::slots::{Counts, RingSlots};
 use crate::datapath::completion::{SrqCounts, WrInfo};
-use crate::datapath::fast::{Fast, PostSrq};
+use crate::datapath::fast::{Fast, PostSrq, Segment};
 use crate::error::PostError;
 use crate::types::{LmrTriplet, MAX_IOV};
 use crate::{Error, Result, ReturnType, Subtype};
@@ -149,6 +149,18 @@ impl DirectPoster {
             self.slots.mark_pool(self.ring.next_slot(), 0);
         }
         if posted { Ok(()) } else { Err(full) }
+    }
+
+    /// Posts a segment of a pool, if the next slot is known and has room.
+    #[inline(always)]
+    pub(crate) fn push_pool_fast(&mut self, segment: Sge, info: &WrInfo) -> bool {
+        let slot = self.ring.next_slot();
+        self.slots.mark_pool(slot, info.pool);
+        if self.ring.post_one_fast(KeyedSeg::of_sge(segment), info.cookie).is_some() {
+            return true;
+        }
+        self.slots.mark_pool(slot, 0);
+        false
     }
 
     /// Limits the posts of [`DirectPoster::push_fast`] to the number of free entries.
