@@ -43,7 +43,8 @@ pub enum Event {
     Bound(RmrBindCompletion),
     /// A peer requests a connection; accept or reject the request. Dropping it rejects it.
     ConnectionRequest(CrArrival),
-    /// A connection is up.
+    /// A connection is up. On the side that has accepted, a message can come first: it confirms the
+    /// connection, and can be answered at once.
     Connected(ConnectionEvent),
     /// A connection that was up has ended.
     Disconnected(ConnectionEvent),

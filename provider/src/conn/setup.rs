@@ -131,9 +131,12 @@ impl EpInner {
             srq: self.srq.is_some(),
             ..self.device.conn_param()
         };
-        // Route the ID's events to the EP before the peer can answer.
+        // Before the peer can answer: route the ID's events to the EP, and let another thread answer
+        // a message.
         self.device.cm.route(token, self.cm_handler());
+        self.set_state(EpState::CompletionPending);
         if let Err(error) = id.accept(&param) {
+            self.set_state(state);
             self.device.count(IaCounter::CmErr);
             self.device.cm.forget(token);
             self.start_over_after_all(control);
@@ -144,7 +147,6 @@ impl EpInner {
         control.remote = id.peer_addr();
         control.cm = Some((token, id));
         control.drained = false;
-        self.set_state(EpState::CompletionPending);
         self.pair.drop_preposted();
         Ok(())
     }
@@ -305,15 +307,18 @@ impl EpInner {
         let no_memory = |_| rxe_fallback::Error::new("rdma_establish", libc::ENOMEM);
         self.may_take_buffers().map_err(no_memory)?;
         self.device.to_ready(&self.qp(), &id, None, &self.retry())?;
-        id.establish()?;
-        self.device.count(IaCounter::CmRtuTx);
         let mut control = self.control.lock().unwrap();
         if self.state() != EpState::ActiveConnectionPending {
             return Ok(());
         }
         control.drained = false;
         self.set_state(EpState::Connected);
+        if let Err(error) = id.establish() {
+            self.set_state(EpState::ActiveConnectionPending);
+            return Err(error);
+        }
         drop(control);
+        self.device.count(IaCounter::CmRtuTx);
         self.expect_failures();
         self.device.count(IaCounter::CmActiveEst);
         self.event(ConnectionEventKind::Established, event.private_data.clone());
