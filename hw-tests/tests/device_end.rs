@@ -3,8 +3,8 @@
 
 use doorbell::inside::EpEvds;
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, Ep, EpAttr, EpState,
-    Evd, EvdFlags, IaCounter, Srq, SrqState, reason,
+    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, DtoOp, DtoStatus, Ep, EpAttr,
+    EpState, Evd, EvdFlags, Event, IaCounter, Received, RecvPool, Srq, SrqState, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::{Pair, Rig, tests};
@@ -23,6 +23,9 @@ fn main() {
         a_message_that_was_taken_confirms_the_connection,
         an_accept_that_is_never_confirmed_fails_with_its_peer,
         a_reset_waits_only_until_the_device_has_taken_the_last_buffer,
+        a_message_before_the_connection_is_confirmed_is_answered,
+        an_ended_ep_tells_when_it_is_drained,
+        an_ep_that_never_was_connected_tells_when_it_is_drained,
     ];
     let rxe = doorbell_hw_tests::on_rxe();
     doorbell_hw_tests::run_unless(tests, 4, |name| match name {
@@ -38,6 +41,104 @@ fn main() {
 }
 
 const NONE: CompletionFlags = CompletionFlags::empty();
+
+/// The program has a message before `Connected`. It answers from its pool at once.
+fn a_message_before_the_connection_is_confirmed_is_answered() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let mut srq = side.srq(4);
+    let mut pool = RecvPool::new(&side.ia, &side.pz, 4, SIZE).unwrap();
+    pool.refill(&mut srq).unwrap();
+    let mut server = side.srq_ep(&srq, &EpAttr::default());
+    let peer = rig.answer_silent(&server);
+    peer.receive();
+    peer.send(8);
+    let next = pool.next_for(&mut srq, &side.recv, LONG).unwrap();
+    let Some(Received::Message(message)) = next else { panic!("{next:?}") };
+    pool.send(message).post(&mut server).unwrap();
+    let sent = dto(&side.request);
+    assert_eq!((sent.op, sent.status), (DtoOp::Send, DtoStatus::Success));
+    assert!(pool.take(&sent).is_none());
+    expect_connection(&side.connect, &server, ConnectionEventKind::Established);
+}
+
+/// All events of the EP come on one EVD: what the connection has left, then its end, then that it is
+/// drained. All buffers are accounted for by then, and the EP can be used again.
+fn an_ended_ep_tells_when_it_is_drained() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let all = side.evd(EvdFlags::DTO | EvdFlags::CONNECTION);
+    let mut srq = side.srq(4);
+    for on_srq in [true, false] {
+        let builder = Ep::builder(&side.ia, &side.pz).evd(&all).context(7).tell_drained();
+        let builder = if on_srq { builder.srq(&srq) } else { builder };
+        let mut server = builder.build().unwrap();
+        for _ in 0..2 {
+            if on_srq {
+                side.post(&mut srq, 1, 64, 0, 1);
+            } else {
+                server.post_recv(&[side.lmr.triplet(0, 64)], 2, NONE).unwrap();
+                server.post_recv(&[side.lmr.triplet(0, 64)], 3, NONE).unwrap();
+            }
+            let client = rig.client.ep(&EpAttr::default());
+            let (_psp, arrival) = rig.ask(&client);
+            arrival.cr.accept(&server, &[]).unwrap();
+            expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
+            expect_connection(&all, &server, ConnectionEventKind::Established);
+            let mut pair = Pair { server, client };
+            assert_eq!(rig.send(&mut pair, 0, 8).status, DtoStatus::Success);
+            pair.client.disconnect(CloseFlags::Abrupt).unwrap();
+            expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Disconnected);
+            let (mut completions, mut ended) = (vec![], false);
+            let drained = loop {
+                match next(&all) {
+                    Event::Received(dto) | Event::Failed(dto) => completions.push((dto.cookie, dto.status)),
+                    Event::Disconnected(end) => {
+                        assert!(!ended, "{end:?}");
+                        ended = true;
+                    }
+                    Event::Drained(event) => break event,
+                    other => panic!("{other:?}"),
+                }
+            };
+            assert!(ended);
+            assert_eq!((drained.ep, drained.ep_context), (pair.server.id(), 7));
+            if on_srq {
+                assert_eq!(completions, [(1, DtoStatus::Success)]);
+                assert_eq!(pair.server.recv_query().unwrap().buffers, Some(0));
+            } else {
+                assert_eq!(completions, [(2, DtoStatus::Success), (3, DtoStatus::Flushed)]);
+            }
+            expect_nothing(&all);
+            server = pair.server;
+            server.reset().unwrap();
+        }
+    }
+}
+
+/// A connect that fails, and one that is given up.
+fn an_ep_that_never_was_connected_tells_when_it_is_drained() {
+    let rig = Rig::new();
+    let side = &rig.client;
+    let all = side.evd(EvdFlags::DTO | EvdFlags::CONNECTION);
+    let mut srq = side.srq(4);
+    side.post(&mut srq, 1, 64, 0, 1);
+    for on_srq in [true, false] {
+        let builder = Ep::builder(&side.ia, &side.pz).evd(&all).tell_drained();
+        let builder = if on_srq { builder.srq(&srq) } else { builder };
+        let mut ep = builder.build().unwrap();
+        let (_psp, arrival) = rig.ask(&ep);
+        arrival.cr.reject(&[]).unwrap();
+        expect_connection(&all, &ep, ConnectionEventKind::PeerRejected);
+        expect_connection(&all, &ep, ConnectionEventKind::Drained);
+        ep.reset().unwrap();
+        let (_psp, _arrival) = rig.ask(&ep);
+        ep.disconnect(CloseFlags::Abrupt).unwrap();
+        expect_connection(&all, &ep, ConnectionEventKind::Disconnected);
+        expect_connection(&all, &ep, ConnectionEventKind::Drained);
+        expect_nothing(&all);
+    }
+}
 
 /// A half-filled buffer at the end of a connection is reported on the EP's recv EVD, once and with
 /// its cookie, whether the message still succeeds or not; the buffer is outstanding until the event

@@ -153,6 +153,9 @@ pub struct EpAttr {
     /// [`Ep::send_inline`](crate::Ep::send_inline). Larger entries in the send queue may
     /// take more memory. DAT has no such attribute.
     pub max_inline: u32,
+    /// An event says that nothing of an ended connection is left on the device:
+    /// [`Event::Drained`](crate::Event::Drained). DAT has no such attribute.
+    pub tells_drained: bool,
 }
 
 /// How a connection deals with a peer that does not answer, or that has no receive posted. Each EP
@@ -234,6 +237,7 @@ impl Default for EpAttr {
             rdma_write_segments: 1,
             retry: RetryAttr::default(),
             max_inline: 0,
+            tells_drained: false,
         }
     }
 }

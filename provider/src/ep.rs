@@ -61,12 +61,11 @@ use std::sync::{Arc, Weak};
 /// [`RecvPool`](crate::RecvPool) or [`SendPool`](crate::SendPool) return to their pool. To see
 /// every completion:
 ///
-/// 1. Call [`Ep::disconnect`] and wait on the connect EVD for the event that ends the connection.
-/// 2. Reap until every request and receive posted to the EP has completed. For an EP on an SRQ,
-///    take [`AsyncKind::EpBroken`](crate::AsyncKind::EpBroken) with this EP from
-///    [`Ia::async_evd`](crate::Ia::async_evd), and then what is in its EVDs. It comes after every end
-///    of a connection that was up; an EP whose connection never was up has nothing to reap.
-/// 3. Drop the EP.
+/// 1. Build the EP with [`EpBuilder::tell_drained`].
+/// 2. Call [`Ep::disconnect`], or see the connection end, and wait for
+///    [`Event::Drained`](crate::Event::Drained) on the connect EVD. It comes once for every connection
+///    that has ended or did not come up.
+/// 3. Reap what is in the EP's other EVDs, and drop the EP.
 #[derive(Debug)]
 pub struct Ep {
     #[doc(hidden)]
@@ -149,7 +148,7 @@ pub struct EpInner {
     pub(crate) must_start_over: AtomicBool,
     state: AtomicU8,
     pz: Mutex<{ rank::TABLE }, Arc<PzInner>>,
-    attr: Mutex<{ rank::TABLE }, EpAttr>,
+    pub(crate) attr: Mutex<{ rank::TABLE }, EpAttr>,
     /// `Some` for an EP of service type UD.
     pub(crate) ud: Option<Box<UdState>>,
     /// Room in the CQs that is released with the EP.

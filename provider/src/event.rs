@@ -50,6 +50,11 @@ pub enum Event {
     Disconnected(ConnectionEvent),
     /// A connection did not come up.
     NotConnected(ConnectionEvent),
+    /// Nothing of a connection that has ended, or that did not come up, is left on the device: the
+    /// EP can be closed or reset, and its buffers can be used again. All its completions are in its
+    /// EVDs, and those in the EVD of this event have left before. Only of EPs that ask for it:
+    /// [`EpBuilder::tell_drained`](crate::EpBuilder::tell_drained).
+    Drained(ConnectionEvent),
     /// A UD EP has resolved another EP, or has failed to. Boxed because the event is large and
     /// rare.
     Datagram(Box<DatagramEvent>),
@@ -306,6 +311,7 @@ impl From<ConnectionEvent> for Event {
     fn from(event: ConnectionEvent) -> Self {
         match event.kind {
             ConnectionEventKind::Established => Self::Connected(event),
+            ConnectionEventKind::Drained => Self::Drained(event),
             kind if kind.is_end() => Self::Disconnected(event),
             _ => Self::NotConnected(event),
         }
@@ -347,9 +353,10 @@ impl Event {
             Self::ConnectionRequest(arrival) if arrival.cr.service_type() == ServiceType::Ud => 0x4_0001,
             Self::ConnectionRequest(_) => 0x2001,
             Self::Datagram(event) => event.kind.number(),
-            Self::Connected(event) | Self::Disconnected(event) | Self::NotConnected(event) => {
-                event.kind as u32
-            }
+            Self::Connected(event)
+            | Self::Disconnected(event)
+            | Self::NotConnected(event)
+            | Self::Drained(event) => event.kind as u32,
             Self::Async(event) => event.kind as u32,
             Self::Software(_) => 0x1_0001,
         }
@@ -366,7 +373,10 @@ impl Event {
     /// The change of a connection, if the event is one.
     pub fn connection(&self) -> Option<&ConnectionEvent> {
         match self {
-            Self::Connected(event) | Self::Disconnected(event) | Self::NotConnected(event) => Some(event),
+            Self::Connected(event)
+            | Self::Disconnected(event)
+            | Self::NotConnected(event)
+            | Self::Drained(event) => Some(event),
             _ => None,
         }
     }

@@ -13,7 +13,8 @@ pub struct DtoCompletion(DtoFields);
 pub struct DtoFields {
     /// The EP of the operation, even if the buffer came from an SRQ.
     pub ep: EpId,
-    /// The consumer context of that EP.
+    /// The program's number for that EP ([`EpBuilder::context`](crate::EpBuilder::context)): with it,
+    /// a program finds its own value for the connection.
     pub ep_context: u64,
     /// The cookie given at the post.
     pub cookie: u64,
@@ -167,12 +168,20 @@ pub enum ConnectionEventKind {
     TimedOut = 0x4007,
     /// The peer's address cannot be reached.
     Unreachable = 0x4008,
+    /// Nothing of an ended connection is left on the device
+    /// ([`EpBuilder::tell_drained`](crate::EpBuilder::tell_drained)). DAT has no such event.
+    Drained = 0x4_0100,
 }
 
 impl ConnectionEventKind {
     /// Whether a connection that was up has ended.
     pub fn is_end(self) -> bool {
         matches!(self, Self::Disconnected | Self::Broken)
+    }
+
+    /// Whether the event leaves its EVD behind the completions that were queued before it.
+    pub(crate) fn follows_completions(self) -> bool {
+        self.is_end() || self == Self::Drained
     }
 }
 
@@ -241,8 +250,8 @@ pub enum AsyncKind {
     EvdOverflow = 0x8001,
     /// The device is gone or has failed.
     IaCatastrophic = 0x8002,
-    /// An SRQ EP's connection that was up has ended, gracefully or not, and its last buffer has
-    /// completed (R192): reap the EP's EVDs once more, and the EP can be closed.
+    /// An SRQ EP's connection that was up has ended, gracefully or not (R192).
+    /// [`Event::Drained`](crate::Event::Drained) says when nothing of it is left on the device.
     EpBroken = 0x8003,
     /// All other events: watermarks (R121, R213), SRQ errors (R9), ports. The object and the reason
     /// identify the event.

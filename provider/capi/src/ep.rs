@@ -94,6 +94,7 @@ fn attr_from(c: &EpAttr, arg: u16, on_srq: bool) -> Result<provider::EpAttr, Cod
         rdma_write_segments: number(c.max_rdma_write_iov)?,
         retry: provider::RetryAttr::default(),
         max_inline: 0,
+        tells_drained: false,
     })
 }
 

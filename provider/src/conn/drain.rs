@@ -3,6 +3,7 @@
 use super::end::LATE_ACK_TIME;
 use crate::device::Timer;
 use crate::ep::EpInner;
+use crate::event_data::ConnectionEventKind;
 use crate::types::EpState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,6 +71,9 @@ impl EpInner {
         self.recheck_notification();
         if let Some(srq) = ended_on {
             srq.flush_lost();
+        }
+        if self.attr.lock().unwrap().tells_drained {
+            self.event(ConnectionEventKind::Drained, Vec::new());
         }
         true
     }

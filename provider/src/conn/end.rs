@@ -30,8 +30,7 @@ impl EpInner {
         match (state, how) {
             (EpState::Disconnected, _) | (EpState::DisconnectPending, CloseFlags::Graceful) => Ok(()),
             (EpState::ActiveConnectionPending | EpState::CompletionPending, _) => {
-                self.give_up_setup(control);
-                self.event(ConnectionEventKind::Disconnected, Vec::new());
+                self.give_up_setup(control, ConnectionEventKind::Disconnected, Vec::new());
                 Ok(())
             }
             (EpState::Connected, CloseFlags::Graceful) => {

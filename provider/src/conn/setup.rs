@@ -66,8 +66,7 @@ impl EpInner {
             // Without a route, the attempt fails: an event reports this.
             device.count(IaCounter::CmErr);
             control.calls.connects += 1;
-            self.give_up_setup(control);
-            self.event(ConnectionEventKind::Unreachable, Vec::new());
+            self.give_up_setup(control, ConnectionEventKind::Unreachable, Vec::new());
             return Ok(());
         }
         control.cm = Some((token, id));
@@ -312,6 +311,7 @@ impl EpInner {
             return Ok(());
         }
         control.drained = false;
+        // First: the peer may send as soon as it has the confirmation, and another thread may answer.
         self.set_state(EpState::Connected);
         if let Err(error) = id.establish() {
             self.set_state(EpState::ActiveConnectionPending);
@@ -385,16 +385,20 @@ impl EpInner {
             EpState::CompletionPending => ConnectionEventKind::AcceptCompletionError,
             _ => return,
         };
-        self.give_up_setup(control);
         if timed_out {
             self.device.count(IaCounter::CmErrTimeout);
         }
-        self.event(kind, private_data);
+        self.give_up_setup(control, kind, private_data);
     }
 
-    /// Ends a failed setup. Receives of an EP without an SRQ are flushed; an SRQ EP has none
-    /// (R189).
-    pub(super) fn give_up_setup(self: &Arc<Self>, mut control: MutexGuard<'_, Control>) {
+    /// Ends a failed setup, with this event. Receives of an EP without an SRQ are flushed; an SRQ EP
+    /// has none (R189).
+    pub(super) fn give_up_setup(
+        self: &Arc<Self>,
+        mut control: MutexGuard<'_, Control>,
+        kind: ConnectionEventKind,
+        private_data: Vec<u8>,
+    ) {
         self.set_state(EpState::Disconnected);
         control.drained = false;
         let cm = control.cm.take();
@@ -406,8 +410,10 @@ impl EpInner {
         if self.srq.is_some() {
             // The first message of the connection may have arrived already.
             let _ = self.recv_evd.harvest_now();
+            self.event(kind, private_data);
             self.finish_drain(|| false, true);
         } else {
+            self.event(kind, private_data);
             self.drain_soon();
         }
         self.recheck_notification();

@@ -17,6 +17,7 @@ pub struct EpBuilder<'a> {
     evds: EpEvds<'a>,
     srq: Option<&'a Arc<SrqInner>>,
     attr: EpAttr,
+    context: u64,
 }
 
 impl Ep {
@@ -38,7 +39,7 @@ impl Ep {
     /// # }
     /// ```
     pub fn builder<'a>(ia: &'a Ia, pz: &'a Pz) -> EpBuilder<'a> {
-        EpBuilder { ia, pz, evds: EpEvds::default(), srq: None, attr: EpAttr::default() }
+        EpBuilder { ia, pz, evds: EpEvds::default(), srq: None, attr: EpAttr::default(), context: 0 }
     }
 }
 
@@ -169,6 +170,21 @@ impl<'a> EpBuilder<'a> {
         self
     }
 
+    /// The program's own number for the EP, which all its events carry
+    /// ([`DtoFields::ep_context`](crate::DtoFields::ep_context)): for example the index of the
+    /// connection in a list, which is then found without a search. The default is 0.
+    pub fn context(mut self, context: u64) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// An event says when nothing of an ended connection is left on the device:
+    /// [`Event::Drained`](crate::Event::Drained).
+    pub fn tell_drained(mut self) -> Self {
+        self.attr.tells_drained = true;
+        self
+    }
+
     /// How the connection deals with a peer that does not answer.
     pub fn retry(mut self, retry: RetryAttr) -> Self {
         self.attr.retry = retry;
@@ -191,6 +207,8 @@ impl<'a> EpBuilder<'a> {
     pub fn build(self) -> Result<Ep> {
         let attr_arg = if self.srq.is_some() { 7 } else { 6 };
         let spec = EpSpec::new(self.ia, &self.pz.inner, self.evds, self.srq, self.attr)?;
-        Ok(Ep { inner: spec.make(attr_arg)? })
+        let ep = Ep { inner: spec.make(attr_arg)? };
+        ep.set_context(self.context);
+        Ok(ep)
     }
 }

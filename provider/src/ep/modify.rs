@@ -86,6 +86,7 @@ const NOTHING: EpAttr = EpAttr {
     rdma_write_segments: 0,
     retry: RetryAttr { rnr_retry: None, rnr_timer: None, retry_count: None, timeout: None },
     max_inline: 0,
+    tells_drained: false,
 };
 
 impl EpChange<'_> {

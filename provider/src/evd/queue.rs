@@ -176,7 +176,10 @@ impl Queue {
     /// Takes the next event: notices before completions, in order of arrival. The end of a
     /// connection waits until the completions queued before it have left (R185).
     pub(crate) fn pop(&mut self) -> Option<Dequeued> {
-        let end_next = matches!(self.others.front(), Some(Notice::Connection(event)) if event.kind.is_end());
+        let end_next = matches!(
+            self.others.front(),
+            Some(Notice::Connection(event)) if event.kind.follows_completions()
+        );
         if end_next {
             let before = *self.before_end.get_or_insert(self.dtos.len());
             if before > 0 && !self.dtos.is_empty() {
