@@ -1,8 +1,8 @@
 //! Closing an IA, and the event of a write with immediate (sections S and T of the rules), in Rust.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpChange, Ia, Lmr,
-    MemPriv, Psp, Pz, ReturnType, RmrTriplet, Srq,
+    AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpChange,
+    EvdFlags, Event, Ia, Lmr, MemPriv, Psp, Pz, ReturnType, RmrTriplet, Srq,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -13,6 +13,7 @@ fn main() {
         r273_ia_close_graceful_refused_with_srq,
         r275_ia_close_drops_handles,
         r277_write_immed_event_on_srq_ep,
+        asynchronous_events_go_where_the_program_wants_them,
     ])
     .exit();
 }
@@ -21,6 +22,26 @@ const NONE: CompletionFlags = CompletionFlags::empty();
 
 fn open() -> Ia {
     Ia::open(&devices().unwrap().0).unwrap()
+}
+
+/// To an EVD of the program, beside its completions, while it exists; then to the IA's own again.
+fn asynchronous_events_go_where_the_program_wants_them() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let refused = side.ia.send_async_events_to(&side.recv).unwrap_err();
+    assert_eq!(refused.return_type(), ReturnType::InvalidHandle);
+    let events = side.evd(EvdFlags::DTO | EvdFlags::ASYNC);
+    side.ia.send_async_events_to(&events).unwrap();
+    let srq = side.srq(4);
+    let ended = rig.connect_srq(&srq);
+    rig.disconnect(&ended);
+    let (event, broken) = (next(&events), AsyncObject::Ep(ended.server.id()));
+    assert!(matches!(event, Event::Async(event) if event.object == broken), "{event:?}");
+    expect_nothing(side.ia.async_evd());
+    events.close().unwrap();
+    let ended = rig.connect_srq(&srq);
+    rig.disconnect(&ended);
+    assert_eq!(asynchronous(&side.ia).object, AsyncObject::Ep(ended.server.id()));
 }
 
 /// A graceful close is refused while an SRQ lives, and changes nothing: INVALID_STATE (IA_IN_USE).

@@ -57,7 +57,8 @@ impl<'a> ConnectOptions<'a> {
         Self { timeout: Some(timeout), ..self }
     }
 
-    /// Sends these bytes, at most 56, with the request ([`Cr::private_data`](crate::Cr::private_data)).
+    /// Sends these bytes, at most [`MAX_PRIVATE_DATA`], with the request
+    /// ([`Cr::private_data`](crate::Cr::private_data)).
     #[must_use]
     pub fn private_data(self, private_data: &'a [u8]) -> Self {
         Self { private_data, ..self }
@@ -84,7 +85,7 @@ impl Ep {
     /// As [`Ep::connect`], with options.
     ///
     /// # Errors
-    /// As [`Ep::connect`]; INVALID_PARAMETER (ARG5) for more than 56 bytes of private data.
+    /// As [`Ep::connect`]; INVALID_PARAMETER (ARG5) for more than [`MAX_PRIVATE_DATA`] bytes of private data.
     ///
     /// # References
     /// dat_ep_connect(3DAT).

@@ -117,7 +117,7 @@ impl Cr {
     ///
     /// # Errors
     /// INVALID_PARAMETER (ARG2) for an EP whose service type differs from the request's, (ARG3) for
-    /// more than 56 bytes of private data;
+    /// more than [`MAX_PRIVATE_DATA`](crate::MAX_PRIVATE_DATA) bytes of private data;
     /// INVALID_STATE unless the EP is UNCONNECTED; INVALID_HANDLE for an EP of another IA; ABORT if
     /// the peer has given up. The error returns the request, which can be tried with another EP or
     /// rejected.

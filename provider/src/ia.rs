@@ -6,11 +6,13 @@ mod open;
 pub use open::IaBuilder;
 
 use crate::defaults::Defaults;
-use crate::device::{Class, Device};
-use crate::types::{CloseFlags, EvdId, LmrTriplet};
+use crate::device::{AsyncSink, Class, Device};
+use crate::evd::EvdInner;
+use crate::event_data::AsyncEvent;
+use crate::types::{CloseFlags, EvdFlags, EvdId, LmrTriplet};
 use crate::{Counters, Error, Evd, IaAttr, IaCounter, PortCounters, ProviderAttr, Refused, Result, Subtype};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// An interface adapter (`DAT_IA_HANDLE`): an open device.
 ///
@@ -23,6 +25,28 @@ pub struct Ia {
     pub device: Arc<Device>,
     pub(crate) defaults: Arc<Defaults>,
     async_evd: Evd,
+}
+
+/// Asynchronous events go to an EVD of the program while it exists.
+struct Redirected {
+    to: Weak<EvdInner>,
+    own: Arc<EvdInner>,
+}
+
+impl Redirected {
+    fn evd(&self) -> Arc<EvdInner> {
+        self.to.upgrade().filter(|evd| evd.check().is_ok()).unwrap_or_else(|| self.own.clone())
+    }
+}
+
+impl AsyncSink for Redirected {
+    fn put_async(&self, event: AsyncEvent) {
+        self.evd().put_async(event);
+    }
+
+    fn announce_async(&self) {
+        self.evd().announce_async();
+    }
 }
 
 impl Ia {
@@ -41,9 +65,32 @@ impl Ia {
         self.device.attr.ia_address
     }
 
-    /// The EVD of asynchronous events.
+    /// The EVD of asynchronous events with which the IA was opened.
     pub fn async_evd(&self) -> &Evd {
         &self.async_evd
+    }
+
+    /// Sends asynchronous events to this EVD of the IA from now on, so that a program can have all its
+    /// events in one place. Those that are queued in [`Ia::async_evd`] stay there, and it gets further
+    /// ones once the other EVD is freed.
+    ///
+    /// ```no_run
+    /// # use doorbell::{Evd, EvdFlags, Ia};
+    /// # fn main() -> doorbell::Result<()> {
+    /// let ia = Ia::open("mlx5_0")?;
+    /// let events = Evd::new(&ia, 1024, EvdFlags::CR | EvdFlags::DTO | EvdFlags::ASYNC)?;
+    /// ia.send_async_events_to(&events)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// INVALID_HANDLE (EVD_ASYNC) for an EVD that is freed, of another IA, or without the stream.
+    pub fn send_async_events_to(&self, evd: &Evd) -> Result<()> {
+        evd.inner.check_for(&self.device, EvdFlags::ASYNC, Subtype::InvalidHandleEvdAsync)?;
+        let (to, own) = (Arc::downgrade(&evd.inner), self.async_evd.inner.clone());
+        self.device.set_async_sink(Some(Arc::new(Redirected { to, own })));
+        Ok(())
     }
 
     /// Makes this side's writes to these segments visible to peers' RDMA Reads. Devices work on

@@ -103,7 +103,7 @@ pub use srq::{Srq, SrqBuilder, SrqParam};
 pub use sync::hook as lock_hook;
 pub use types::{
     AddressHandle, CloseFlags, CompletionFlags, DtoOp, DtoStatus, EpId, EpState, EvdFlags, EvdId, LmrTriplet,
-    MemPriv, RmrId, RmrTriplet, ServiceType, SpId, SrqId, SrqState, VaType,
+    MAX_PRIVATE_DATA, MemPriv, RmrId, RmrTriplet, ServiceType, SpId, SrqId, SrqState, VaType,
 };
 
 pub use ud::GRH_LEN;

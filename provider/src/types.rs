@@ -9,7 +9,7 @@ use std::net::IpAddr;
 pub const MAX_IOV: usize = 32;
 
 /// The largest size of a connection request's private data, in bytes, as the transport allows.
-pub(crate) const MAX_PRIVATE_DATA: usize = 56;
+pub const MAX_PRIVATE_DATA: usize = 56;
 
 /// The address of a service point (`DAT_CONN_QUAL`). Values up to 0xffff are rdma_cm ports. Larger
 /// values are mapped to the ports from 33,534 on, as libdaplofa does, so that both providers

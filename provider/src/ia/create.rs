@@ -13,6 +13,20 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 impl Evd {
     /// Creates an EVD for at least `depth` events of these streams. [`Evd::set_cno`] gives it a CNO.
     ///
+    /// An EVD has to hold all events that can wait in it at a time: the depth of each SRQ whose
+    /// messages it gets ([`SrqBuilder::depth`](crate::SrqBuilder::depth)), the request depth of each
+    /// EP whose requests complete there (and the receive depth of an EP without an SRQ), and a few
+    /// connection events for each connection. A completion that finds no room is lost, and
+    /// [`AsyncKind::EvdOverflow`](crate::AsyncKind::EvdOverflow) says so. [`Evd::resize`] makes an EVD
+    /// longer.
+    ///
+    /// Any number of EPs, SRQs and service points may share an EVD that was created for their kinds
+    /// of streams. Streams with flags of their own ([`EpBuilder::recv_completion_flags`]) share it with
+    /// their like only: if one is unsignalled, or one receive stream solicited, all have to be, and
+    /// nothing but completions may come there.
+    ///
+    /// [`EpBuilder::recv_completion_flags`]: crate::EpBuilder::recv_completion_flags
+    ///
     /// ```no_run
     /// # use doorbell::{Evd, EvdFlags, Ia};
     /// # fn main() -> doorbell::Result<()> {
