@@ -69,6 +69,41 @@
 //! - **Growth.** mlx5 hardware refuses to resize an SRQ. Create the SRQ as large as it may ever
 //!   get, start with a smaller depth, and raise the depth with [`Srq::set_depth`].
 //!
+//! # Which call for whom
+//!
+//! Start with the first line of each table; the others save instructions for those who know more.
+//! Where a call says that it does nothing, the first line's call does all of it.
+//!
+//! | receive buffers, to an SRQ | for |
+//! |---|---|
+//! | [`Srq::post`] | any number of segments |
+//! | [`Srq::post_one`] | one segment; an address in the mode of [`Srq::address_only`] |
+//! | [`Srq::post_batch`], [`Srq::post_slice`] | many buffers of one segment, with one doorbell record |
+//! | [`Srq::post_one_fast`], [`Srq::post_list_fast`] | libraries that inline the common case as code without calls; they post nothing where a search is needed |
+//! | [`Srq::post_recv_wrs`] | lists of `ibv_recv_wr`, under an interface of verbs |
+//!
+//! A receive queue of a QP has [`Rq::post`], [`Rq::post_few`] for a number of segments that the
+//! compiler knows, and [`Rq::post_recv_wrs`].
+//!
+//! | requests, to a send queue | for |
+//! |---|---|
+//! | [`Sq::post`] | any request ([`wr::Wr`]), with its doorbell |
+//! | [`Sq::post_batch`] | an iterator of requests of one shape, with one doorbell |
+//! | [`Sq::chain`] | different requests, decided on the way, with one doorbell; dropped without it, all are taken back |
+//! | [`Sq::post_prepared`] | one request again and again: [`Sq::prepare`] builds it once, and fields of it change |
+//! | [`Sq::post_template`] | the same, if 8 bytes of inline payload are all that changes |
+//! | [`Sq::post_fast`] | libraries that inline the common case, as above |
+//! | [`Sq::post_send_wrs`] | lists of `ibv_send_wr` |
+//! | [`Sq::post_staged`] | the calls of `ibv_wr_start` to `ibv_wr_complete` |
+//!
+//! | completions | for |
+//! |---|---|
+//! | [`Cq::poll`] | everything, one at a time |
+//! | [`Cq::poll_each`] | everything, many at a time |
+//! | [`Cq::poll_if_receive`], [`Cq::poll_if_send`] | a CQ that has mostly one kind; `None` leaves the entry to `poll` |
+//! | [`Cq::plain_entry`], [`Cq::plain_entry_of`] | libraries that look up what an entry is about before they take it |
+//! | [`Cq::waiting_receives`], [`Cq::waiting_messages`] | to count without taking |
+//!
 //! # Which CQs may be polled here, and which may not
 //!
 //! Each queue is driven either here or through verbs, never both.

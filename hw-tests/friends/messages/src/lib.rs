@@ -51,18 +51,20 @@ pub unsafe fn exchange(
     memory: *mut u8,
     lkey: u32,
 ) -> Outcome<usize> {
-    let at = |n: u64| memory.wrapping_add(n as usize * BYTES);
-    let buffer = |n| DataSeg::new(at(n) as u64, BYTES as u32, lkey);
-    let mine = BUFFERS as u64;
+    let at = |n: u64| memory.wrapping_add(usize::try_from(n).expect("a buffer") * BYTES);
+    let part = |n, len: usize| -> Outcome<DataSeg> {
+        Ok(DataSeg::new(at(n).addr().try_into()?, len.try_into()?, lkey))
+    };
+    let mine = BUFFERS.try_into()?;
     for n in 0..mine {
-        receives.post(buffer(n), n)?;
+        receives.post(part(n, BYTES)?, n)?;
     }
     let messages = 1000;
     for message in 0..messages {
-        let text: Vec<u8> = (0..1 + message * 2).map(|k| (k * 7 + message) as u8).collect();
+        let text: Vec<u8> = (0..1 + message * 2).map(|k| (k * 7 + message).to_le_bytes()[0]).collect();
         // SAFETY: the device has read the message before this one, as its completion said.
         unsafe { at(mine).copy_from(text.as_ptr(), text.len()) };
-        sq.post(Wr::send(DataSeg::new(at(mine) as u64, text.len() as u32, lkey)).signalled(), 0)?;
+        sq.post(Wr::send(part(mine, text.len())?).signalled(), 0)?;
         let (mut sent, mut received) = (false, false);
         while !(sent && received) {
             let Some(completion) = cq.poll()? else {
@@ -76,7 +78,7 @@ pub unsafe fn exchange(
                     sent = true;
                     continue;
                 }
-                Completion::Recv(receive) => (receive.slot, receive.byte_count as usize),
+                Completion::Recv(receive) => (receive.slot, receive.byte_count.try_into()?),
                 // Scatter to CQE is on: the device has not written the buffer.
                 Completion::RecvScattered(c) => (c.receive.slot, cq.copy_scattered(c, &mut scattered)),
                 other => return Err(format!("{other:?}").into()),
@@ -91,7 +93,7 @@ pub unsafe fn exchange(
             if got != text {
                 return Err(format!("message {message} has arrived as other bytes").into());
             }
-            receives.post(buffer(n), n)?;
+            receives.post(part(n, BYTES)?, n)?;
             received = true;
         }
     }

@@ -23,7 +23,10 @@ fn processor_time() -> Duration {
         libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
         time
     };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    let (Ok(seconds), Ok(rest)) = (time.tv_sec.try_into(), time.tv_nsec.try_into()) else {
+        panic!("a time before 0");
+    };
+    Duration::new(seconds, rest)
 }
 
 /// One end: buffers, and EVDs whose events its task awaits.
@@ -101,7 +104,7 @@ async fn client(server: SocketAddr, number: usize) -> Outcome<()> {
         other => return Err(format!("{other:?}").into()),
     }
     for message in 0..MESSAGES {
-        let text: Vec<u8> = (0..1 + message * 10).map(|k| (k + message + number) as u8).collect();
+        let text: Vec<u8> = (0..1 + message * 10).map(|k| (k + message + number).to_le_bytes()[0]).collect();
         end.send(&mut ep, &text).await?;
         if end.receive().await?.1 != text {
             return Err(format!("answer {message} to client {number} has other bytes").into());
