@@ -46,6 +46,10 @@ fn main() {
         a_host_that_is_not_on_the_list,
         random_capsules,
         commands_that_wait_are_aborted,
+        threads_share_the_connections,
+        responses_wait_for_a_host_that_posts_receives_late,
+        descriptors_beyond_the_limits_get_a_status,
+        a_host_that_asks_for_65535_queues,
     ])
     .exit();
 }
@@ -53,11 +57,13 @@ fn main() {
 const NQN: &str = "nqn.2026-11.example:disk";
 const HOST: &str = "nqn.2026-11.example:host";
 
-/// A target with its thread.
+/// A target with its threads.
 struct Server {
     target: Arc<Target>,
+    /// That of the first thread, and of all.
     handle: Handle,
-    thread: Option<JoinHandle<doorbell::Result<()>>>,
+    handles: Vec<Handle>,
+    threads: Vec<JoinHandle<doorbell::Result<()>>>,
     faults: Arc<Faults>,
     buffers: u64,
 }
@@ -87,10 +93,11 @@ impl Server {
         let faults = Arc::new(Faults::default());
         target.put(subsystem(&faults, None, vec![]));
         let Counts { control, small, large } = options.buffers;
-        let engine = Engine::open(target.clone(), options).unwrap();
-        let handle = engine.handle();
-        let thread = Some(std::thread::spawn(move || engine.run()));
-        Self { target, handle, thread, faults, buffers: (control + small + large) as u64 }
+        let engines = Engine::open(&target, &options).unwrap();
+        let handles: Vec<_> = engines.iter().map(Engine::handle).collect();
+        let threads = engines.into_iter().map(|engine| std::thread::spawn(move || engine.run())).collect();
+        let buffers = (control + small + large) as u64;
+        Self { target, handle: handles[0].clone(), handles, threads, faults, buffers }
     }
 
     fn host(&self) -> Host {
@@ -127,17 +134,18 @@ impl Server {
 
     /// Everything is as it was at the start.
     fn is_clean(&self) {
-        let stats = self.handle.stats();
         let get = |gauge: &AtomicU64| gauge.load(Ordering::Relaxed);
         until("no controller is left", || self.target.controllers().is_empty());
-        let before = get(&stats.updates);
-        until("the gauges are new", || get(&stats.updates) > before);
-        until("no connection is left", || get(&stats.connections) == 0);
-        until("no command is left", || get(&stats.commands) == 0);
-        until("no credit is granted", || get(&stats.credits) == 0);
-        until("all buffers are free", || get(&stats.buffers_free) == self.buffers);
-        until("all receives are posted", || get(&stats.receives_posted) == get(&stats.receives));
-        assert_eq!(get(&stats.buffers_awaited), 0);
+        for stats in self.handles.iter().map(Handle::stats) {
+            let before = get(&stats.updates);
+            until("the gauges are new", || get(&stats.updates) > before);
+            until("no connection is left", || get(&stats.connections) == 0);
+            until("no command is left", || get(&stats.commands) == 0);
+            until("no credit is granted", || get(&stats.credits) == 0);
+            until("all buffers are free", || get(&stats.buffers_free) == self.buffers);
+            until("all receives are posted", || get(&stats.receives_posted) == get(&stats.receives));
+            assert_eq!(get(&stats.buffers_awaited), 0);
+        }
         let in_flight: Vec<_> = self.target.hosts().iter().map(|(_, host)| get(&host.in_flight)).collect();
         assert!(in_flight.iter().all(|&commands| commands == 0), "{in_flight:?}");
     }
@@ -145,10 +153,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.handle.stop();
-        let ended = self.thread.take().expect("once").join();
-        if !std::thread::panicking() {
-            ended.expect("the engine did not panic").expect("the engine served to the end");
+        self.handles.iter().for_each(Handle::stop);
+        for thread in self.threads.drain(..) {
+            let ended = thread.join();
+            if !std::thread::panicking() {
+                ended.expect("the engine did not panic").expect("the engine served to the end");
+            }
         }
     }
 }
@@ -885,6 +895,123 @@ fn a_host_that_is_not_on_the_list() {
     // Who is connected stays so.
     is_served(&mut io);
     io.close();
+    admin.close();
+    server.is_clean();
+}
+
+/// Each thread of a device gets some of the connections. Their controller is one: its end reaches all.
+fn threads_share_the_connections() {
+    let server = Server::with(Options { threads: 3, ..options() });
+    let host = server.host();
+    let (admin, controller) = server.connect_admin(&host, NQN, 0);
+    let mut queues: Vec<_> = (1..=8).map(|number| server.connect_io(&host, controller, number)).collect();
+    for handle in &server.handles {
+        until("a third of the connections", || handle.stats().connections.load(Ordering::Relaxed) == 3);
+    }
+    for round in 0..3u8 {
+        // All at once: each queue writes blocks of its own, and reads those of the next one.
+        let blocks = |queue: usize| (queue as u64 * 31, pattern(31 * 4096, round * 16 + queue as u8));
+        for opcode in [io::WRITE, io::READ] {
+            for (queue, io) in queues.iter_mut().enumerate() {
+                let (start, bytes) = blocks(queue + usize::from(opcode == io::READ));
+                if opcode == io::WRITE {
+                    io.write(0, &bytes).unwrap();
+                }
+                for n in 0..31 {
+                    let mut sqe = block_command(opcode, 1, start + n, 1);
+                    io.keyed(&mut sqe, n as usize * 4096, 4096);
+                    io.submit(sqe).unwrap();
+                }
+            }
+            for io in &mut queues {
+                (0..31).for_each(|_| assert_eq!(status(&io.response().unwrap().0), Status::SUCCESS));
+            }
+        }
+        for (queue, io) in queues[..7].iter().enumerate() {
+            assert!(io.read(0, 31 * 4096).unwrap() == blocks(queue + 1).1, "queue {queue} of round {round}");
+        }
+    }
+    admin.close();
+    for mut io in queues {
+        io.end().unwrap();
+    }
+    server.is_clean();
+}
+
+/// SPDK's issue 2429: the host gives up because the target does not ask for endless retries. Here the
+/// target is the one that has to wait: it retries until the host has posted receives.
+fn responses_wait_for_a_host_that_posts_receives_late() {
+    let server = Server::new();
+    let host = server.host();
+    let private_data = RequestData::new(0, 32, 0);
+    let dial = Dial { receives: 0, room: 32, ..Dial::new(private_data.as_bytes(), 32) };
+    let mut late = host.dial(server.handle.address, dial).unwrap();
+    for _ in 0..32 {
+        late.submit(Sqe { opcode: 0x42, ..Sqe::default() }).unwrap();
+    }
+    // Another host is served meanwhile, and the responses have found no receive.
+    let (admin, mut io) = server.connect(&host);
+    is_served(&mut io);
+    late.post_receives(32);
+    for _ in 0..32 {
+        assert_eq!(status(&late.response().unwrap().0), Status::INVALID_OPCODE);
+    }
+    [late, io, admin].into_iter().for_each(Connection::close);
+    server.is_clean();
+}
+
+/// SPDK's issue 640: descriptors that are longer than the limits.
+fn descriptors_beyond_the_limits_get_a_status() {
+    let server = Server::new();
+    let host = server.host();
+    let (mut admin, mut io) = server.connect(&host);
+    // All 24 bits of the length, and one block more than the limit of transfers.
+    for length in [0xff_ffff, 0xff_f000, (256 << 10) + 4096] {
+        let blocks = (length + 4095) / 4096;
+        for opcode in [io::READ, io::WRITE, io::COMPARE] {
+            let mut sqe = block_command(opcode, 3, 0, blocks);
+            point(&mut sqe, io.address(0), length, io.key(), 0x40);
+            let status = status(&io.execute(sqe).unwrap());
+            assert!([Status::INVALID_FIELD, Status::SGL_LENGTH].contains(&status), "{length:#x}: {status:?}");
+        }
+        let mut sqe = Sqe { opcode: io::DATASET_MANAGEMENT, nsid: 1.into(), ..Sqe::default() };
+        sqe.cdw10 = 255.into();
+        point(&mut sqe, io.address(0), 255 * 16, io.key(), 0x40);
+        assert_eq!(status(&io.execute(sqe).unwrap()), Status::SGL_LENGTH);
+    }
+    // A log of one dword more, by the upper half of the number of dwords.
+    let mut sqe = Sqe { opcode: admin::GET_LOG_PAGE, cdw10: 2.into(), cdw11: 1.into(), ..Sqe::default() };
+    admin.keyed(&mut sqe, 0, (256 << 10) + 4);
+    assert_eq!(status(&admin.execute(sqe).unwrap()), Status::INVALID_FIELD);
+    is_served(&mut io);
+    io.close();
+    admin.close();
+    server.is_clean();
+}
+
+/// It gets as many as the target has, and connections beyond are rejected, whatever their numbers.
+fn a_host_that_asks_for_65535_queues() {
+    let server = Server::new();
+    let host = server.host();
+    let (mut admin, controller) = server.connect_admin(&host, NQN, 0);
+    let mut ask = |queues: u32| {
+        let value = (queues - 1) << 16 | (queues - 1);
+        let sqe = Sqe { opcode: admin::SET_FEATURES, cdw10: 7.into(), cdw11: value.into(), ..Sqe::default() };
+        let cqe = admin.execute(sqe).unwrap();
+        (status(&cqe), cqe.result.get())
+    };
+    assert_eq!(ask(65_535), (Status::SUCCESS, 15 << 16 | 15));
+    assert_eq!(ask(65_536).0, Status::INVALID_FIELD);
+    let mut queues: Vec<_> = (1..=16).map(|number| server.connect_io(&host, controller, number)).collect();
+    for number in (17..=65_535).step_by(1023).chain([65_535]) {
+        let request = RequestData::new(number as u16, 32, controller);
+        match host.dial(server.handle.address, Dial::new(request.as_bytes(), 32)) {
+            Err(Error::Rejected(data)) => assert!(data.starts_with(Reject::Queue.data().as_bytes())),
+            other => panic!("queue {number}: {other:?}"),
+        }
+    }
+    is_served(&mut queues[15]);
+    queues.into_iter().for_each(Connection::close);
     admin.close();
     server.is_clean();
 }

@@ -3,7 +3,8 @@
 //! The thread is also that of the host: the host submits 32 commands, and the target makes passes
 //! until it has responded. Each pass begins when the device has had time for what is under way, so
 //! that few find nothing. Prints how many commands there were and the CPU time of the passes for
-//! each. Counted with callgrind below `Engine::turn` (hw-tests/nvmf/bench).
+//! each. Counted with callgrind below `Engine::turn` (hw-tests/nvmf/bench), which has the device work
+//! in a thread of its own.
 
 use anyhow::{Context, ensure};
 use doorbell_nvmf::backend::Backend;
@@ -29,7 +30,8 @@ fn main() -> anyhow::Result<()> {
     let target = Arc::new(Target::new(Limits::default()));
     let namespace = Namespace::new(1, 12, derived_uuid(NQN, 1), Backend::ram(16 << 20));
     target.put(Subsystem::new(NQN, "S1", "M", None, [Arc::new(namespace)]));
-    let mut engine = Engine::open(target, Options { device: device.clone(), port: 0, ..Options::default() })?;
+    let options = Options { device: device.clone(), port: 0, ..Options::default() };
+    let mut engine = Engine::open(&target, &options)?.remove(0);
     let to = engine.handle().address;
     let host = Host::open(device)?;
 

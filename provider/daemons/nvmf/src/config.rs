@@ -64,11 +64,15 @@ struct PortContent {
     device: String,
     #[serde(default = "default_port")]
     port: u16,
+    threads: Option<Spanned<u16>>,
     credits: Option<usize>,
     small_buffers: Option<usize>,
     large_buffers: Option<usize>,
     poll_microseconds: Option<u32>,
 }
+
+/// The most threads of a device.
+const MOST_THREADS: u16 = 64;
 
 fn default_port() -> u16 {
     4420
@@ -174,6 +178,7 @@ impl Config {
             let PortContent {
                 device,
                 port: number,
+                threads,
                 credits,
                 small_buffers,
                 large_buffers,
@@ -192,9 +197,18 @@ impl Config {
             if counts.small == 0 || counts.large == 0 {
                 return Err(file.error(port.span(), "commands need data buffers: at least 1 of each size"));
             }
+            let threads = match threads {
+                None => default.threads,
+                Some(threads) if (1..=MOST_THREADS).contains(threads.get_ref()) => *threads.get_ref(),
+                Some(threads) => {
+                    let text = format!("a device has 1 to {MOST_THREADS} threads");
+                    return Err(file.error(threads.span(), text));
+                }
+            };
             ports.push(Options {
                 device: device.clone(),
                 port: *number,
+                threads,
                 credits: credits.unwrap_or(default.credits),
                 buffers: counts,
                 poll_time: poll_microseconds.map_or(default.poll_time, |n| Duration::from_micros(n.into())),
@@ -262,7 +276,7 @@ impl Config {
 
     /// What a running service cannot change: the ports and the limits.
     pub fn needs_restart(&self, before: &Self) -> bool {
-        let device = |options: &Options| (options.device.clone(), options.port);
+        let device = |options: &Options| (options.device.clone(), options.port, options.threads);
         self.limits != before.limits
             || self.metrics != before.metrics
             || !self.ports.iter().map(device).eq(before.ports.iter().map(device))
@@ -459,6 +473,7 @@ backend = { ram = "1 MiB" }
             ("[[port]]", "[limits]\ndepth = 1\n[[port]]", "n.toml:3:9: a queue has 2 to 1024"),
             ("[[port]]", "[limits]\ntransfer = \"12 KiB\"\n[[port]]", "n.toml:3:12: a power of two"),
             ("[[port]]", "[limits]\nin-capsule = 100\n[[port]]", "n.toml:3:14: a multiple of 512"),
+            ("[[port]]\n", "[[port]]\nthreads = 0\n", "n.toml:3:11: a device has 1 to 64 threads"),
             ("ram = \"1 MiB\"", "file = \"/nonexistent\"", "n.toml:9:11: /nonexistent: No such file"),
             ("ram = \"1 MiB\"", "file = \"/dev\"", "n.toml:9:11: /dev: Is a directory"),
             ("ram = \"1 MiB\"", "file = \"/dev/null\"", "n.toml:9:11: /dev/null: neither a file"),

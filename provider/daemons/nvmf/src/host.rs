@@ -52,6 +52,8 @@ pub struct Dial<'a> {
     pub entries: u16,
     /// Receives that are posted.
     pub receives: u16,
+    /// The most receives that can be posted.
+    pub room: u16,
     /// The bytes of memory for data.
     pub data: usize,
     /// The bytes of the longest capsule.
@@ -63,7 +65,15 @@ pub struct Dial<'a> {
 impl Dial<'_> {
     /// The usual connection of this many commands.
     pub fn new(private_data: &[u8], entries: u16) -> Dial<'_> {
-        Dial { private_data, entries, receives: entries, data: 1 << 20, capsule: SQE_LEN + 8192, reads: 16 }
+        Dial {
+            private_data,
+            entries,
+            receives: entries,
+            room: entries,
+            data: 1 << 20,
+            capsule: SQE_LEN + 8192,
+            reads: 16,
+        }
     }
 }
 
@@ -106,7 +116,7 @@ impl Host {
         let events = Evd::new(&self.ia, 4 * usize::from(how.entries) + 64, streams)?;
         let ep = Ep::builder(&self.ia, &self.pz)
             .evd(&events)
-            .recv_depth(u32::from(how.receives.max(1)))
+            .recv_depth(u32::from(how.room.max(1)))
             .request_depth(u32::from(how.entries.max(1)))
             .rdma_reads_in(how.reads.min(self.ia.attributes().max_rdma_read_per_ep_in))
             .rdma_reads_out(0)
@@ -114,7 +124,7 @@ impl Host {
             .build()?;
         let privileges =
             MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE | MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE;
-        let responses = usize::from(how.receives) * RESPONSE;
+        let responses = usize::from(how.room) * RESPONSE;
         let capsules = usize::from(how.entries) * how.capsule;
         let memory = Lmr::builder(&self.ia, &self.pz)
             .privileges(privileges)
@@ -131,9 +141,7 @@ impl Host {
             ended: None,
             next: 0,
         };
-        for n in 0..usize::from(how.receives) {
-            connection.post_receive(n);
-        }
+        connection.post_receives(how.receives);
         connection
             .ep
             .connect_with(to, ConnectOptions::new().timeout(PATIENCE).private_data(how.private_data))?;
@@ -193,6 +201,11 @@ impl Connection {
         let to = self.memory.triplet(n * RESPONSE, RESPONSE);
         // Refused once the connection has ended.
         let _ = self.ep.post_recv(&[to], RECEIVE | n as u64, CompletionFlags::empty());
+    }
+
+    /// Posts this many receives, of a connection that has none yet.
+    pub fn post_receives(&mut self, receives: u16) {
+        (0..usize::from(receives)).for_each(|n| self.post_receive(n));
     }
 
     /// Writes to the memory for data.

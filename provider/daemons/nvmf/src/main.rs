@@ -50,14 +50,17 @@ fn serve(file: &Path) -> anyhow::Result<()> {
     let target = Arc::new(Target::new(config.limits));
     config.apply(&target, None).map_err(|text| anyhow!(text))?;
     let (mut threads, mut engines) = (Threads::default(), Vec::new());
-    for options in config.ports.clone() {
-        let device = options.device.clone();
+    for options in &config.ports {
+        let device = &options.device;
         let what = format!("device {device}");
-        let engine = Engine::open(target.clone(), options).with_context(|| what.clone())?;
-        let handle = engine.handle();
-        tracing::info!(device, address = %handle.address, "listening");
-        engines.push((device.clone(), handle.clone()));
-        threads.start(format!("nvmf-{device}"), what, handle, move || Ok(engine.run()?))?;
+        let of_device = Engine::open(&target, options).with_context(|| what.clone())?;
+        let handles: Vec<_> = of_device.iter().map(Engine::handle).collect();
+        tracing::info!(device, address = %handles[0].address, threads = handles.len(), "listening");
+        for (engine, handle) in of_device.into_iter().zip(&handles) {
+            let name = format!("nvmf-{device}");
+            threads.start(name, what.clone(), handle.clone(), move || Ok(engine.run()?))?;
+        }
+        engines.push((device.clone(), handles));
     }
     if let Some(address) = config.metrics {
         metrics::publish(address, PREFIX, Counters { target: target.clone(), engines })?;

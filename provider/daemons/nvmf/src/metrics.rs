@@ -21,8 +21,8 @@ pub const PREFIX: &str = "doorbell_nvmf";
 pub struct Counters {
     /// The target, for its hosts.
     pub target: Arc<Target>,
-    /// The engines with the names of their devices.
-    pub engines: Vec<(String, Handle)>,
+    /// The engines of each device, by its name.
+    pub engines: Vec<(String, Vec<Handle>)>,
 }
 
 type OfHost = fn(&HostStats) -> &AtomicU64;
@@ -67,35 +67,38 @@ impl Counters {
         Ok(())
     }
 
-    fn of_engines(
+    /// Encodes the sum of a counter of all engines of each device.
+    fn of_devices(
         &self,
         mut metric: MetricEncoder<'_>,
-        encode: impl Fn(&Stats, MetricEncoder<'_>) -> fmt::Result,
+        of: OfEngine,
+        encode: impl Fn(u64, MetricEncoder<'_>) -> fmt::Result,
     ) -> fmt::Result {
-        for (device, handle) in &self.engines {
-            encode(handle.stats(), metric.encode_family(&[("device", label(device))])?)?;
+        for (device, handles) in &self.engines {
+            let sum = handles.iter().map(|handle| of(handle.stats()).load(Ordering::Relaxed)).sum();
+            encode(sum, metric.encode_family(&[("device", label(device))])?)?;
         }
         Ok(())
     }
 }
 
-fn counter(value: &AtomicU64, metric: MetricEncoder<'_>) -> fmt::Result {
-    ConstCounter::new(value.load(Ordering::Relaxed)).encode(metric)
+fn counter(value: u64, metric: MetricEncoder<'_>) -> fmt::Result {
+    ConstCounter::new(value).encode(metric)
 }
 
-fn gauge(value: &AtomicU64, metric: MetricEncoder<'_>) -> fmt::Result {
-    ConstGauge::new(value.load(Ordering::Relaxed) as i64).encode(metric)
+fn gauge(value: u64, metric: MetricEncoder<'_>) -> fmt::Result {
+    ConstGauge::new(value as i64).encode(metric)
 }
 
 impl Collector for Counters {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         for (name, help, of) in HOST_COUNTERS {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            self.of_hosts(metric, |stats, metric| counter(of(stats), metric))?;
+            self.of_hosts(metric, |stats, metric| counter(of(stats).load(Ordering::Relaxed), metric))?;
         }
         let metric =
             encoder.encode_descriptor("in_flight", "I/O commands under way", None, MetricType::Gauge)?;
-        self.of_hosts(metric, |stats, metric| gauge(&stats.in_flight, metric))?;
+        self.of_hosts(metric, |stats, metric| gauge(stats.in_flight.load(Ordering::Relaxed), metric))?;
         let help = "Seconds from the arrival of an I/O command to its response";
         let metric = encoder.encode_descriptor("latency_seconds", help, None, MetricType::Histogram)?;
         self.of_hosts(metric, |stats, mut metric| {
@@ -109,11 +112,11 @@ impl Collector for Counters {
         })?;
         for (name, help, of) in ENGINE_COUNTERS {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            self.of_engines(metric, |stats, metric| counter(of(stats), metric))?;
+            self.of_devices(metric, *of, counter)?;
         }
         for (name, help, of) in ENGINE_GAUGES {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            self.of_engines(metric, |stats, metric| gauge(of(stats), metric))?;
+            self.of_devices(metric, *of, gauge)?;
         }
         Ok(())
     }

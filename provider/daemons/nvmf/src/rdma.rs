@@ -1,5 +1,6 @@
-//! The RDMA transport: one engine a device. An engine is one thread with one SRQ; it takes
-//! connections, moves capsules and data, and executes commands on backends.
+//! The RDMA transport: one or more engines a device. An engine is one thread with one SRQ; it takes
+//! connections, moves capsules and data, and executes commands on backends. Of several engines of a
+//! device, the first one listens and gives each connection to the one that has the fewest.
 //!
 //! What bounds what:
 //!

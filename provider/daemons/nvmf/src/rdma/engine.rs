@@ -8,13 +8,14 @@ use crate::controller::Waker;
 use crate::proto::SQE_LEN;
 use crate::target::Target;
 use crate::uring::Ring;
-use doorbell::{Evd, EvdFlags, Ia, Lmr, Psp, Pz};
+use doorbell::{Cr, Evd, EvdFlags, Ia, Lmr, Psp, Pz};
 use doorbell_service::daemon::Control;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// How an engine works.
@@ -24,6 +25,8 @@ pub struct Options {
     pub device: String,
     /// The port to listen at; 0: any that is free.
     pub port: u16,
+    /// The number of threads, which share the connections. What follows is for each.
+    pub threads: u16,
     /// Commands of all I/O queues.
     pub credits: usize,
     /// Commands of all admin queues.
@@ -43,6 +46,7 @@ impl Default for Options {
         Self {
             device: String::new(),
             port: 4420,
+            threads: 1,
             credits: 8192,
             admin_credits: 64 * 32,
             buffers: Counts::default(),
@@ -67,7 +71,16 @@ pub(super) struct Shared {
     /// A wake-up is on its way.
     pub(super) woken: AtomicBool,
     pub(super) order: AtomicU8,
+    /// Connections that were given to the engine and are not forgotten.
+    pub(super) assigned: AtomicUsize,
     pub(super) stats: Stats,
+}
+
+/// How the engine that listens gives connection requests to one of its siblings.
+pub(super) struct Sibling {
+    pub(super) shared: Arc<Shared>,
+    pub(super) waker: Waker,
+    pub(super) requests: Sender<Cr>,
 }
 
 /// Counters and gauges of an engine, written by its thread alone.
@@ -135,8 +148,9 @@ impl Control for Handle {
 /// The length of each EVD. Those of completions grow with their connections.
 const QUEUE_LENGTH: usize = 4096;
 
-/// One device with its thread.
+/// A device with one of its threads.
 pub struct Engine {
+    /// The number of the device. Its engines share one protection zone.
     pub(super) number: u64,
     pub(super) target: Arc<Target>,
     pub(super) options: Options,
@@ -169,27 +183,57 @@ pub struct Engine {
     pub(super) clock: u64,
     pub(super) opened: Instant,
     pub(super) address: SocketAddr,
+    /// The other engines of the device. Only the first one listens, and has them.
+    pub(super) siblings: Vec<Sibling>,
+    /// Connection requests from the first engine.
+    pub(super) requests: Receiver<Cr>,
     // Freed last.
-    pub(super) _service: Psp,
+    pub(super) _service: Option<Psp>,
     /// Receives, requests, and everything else: a dequeue from an EVD with one kind of event is
     /// several times as fast as one from an EVD with all.
     pub(super) received: Evd,
     pub(super) done: Evd,
     pub(super) events: Evd,
-    pub(super) pz: Pz,
-    pub(super) ia: Ia,
+    pub(super) pz: Arc<Pz>,
+    pub(super) ia: Arc<Ia>,
 }
 
 impl Engine {
-    /// Opens the device and listens.
+    /// Opens the device, and makes an engine for each thread. The first one listens.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn open(target: Arc<Target>, options: Options) -> doorbell::Result<Self> {
+    pub fn open(target: &Arc<Target>, options: &Options) -> doorbell::Result<Vec<Self>> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         // Hosts retry for ever when they find no receive posted, and so does this end.
-        let ia = Ia::builder(&options.device).rnr_retry(7).rnr_timer(12).open()?;
-        let pz = Pz::new(&ia)?;
+        let ia = Arc::new(Ia::builder(&options.device).rnr_retry(7).rnr_timer(12).open()?);
+        let pz = Arc::new(Pz::new(&ia)?);
+        let mut engines = Vec::new();
+        let mut siblings = Vec::new();
+        for _ in 0..options.threads.max(1) {
+            let (requests, receiver) = channel();
+            let engine = Self::new(target, options, (number, &ia, &pz), receiver)?;
+            siblings.push(Sibling { shared: engine.shared.clone(), waker: engine.waker.clone(), requests });
+            engines.push(engine);
+        }
+        let service = Psp::builder(&ia, &engines[0].events).port(options.port).build()?;
+        let address = service.address();
+        target.add_port(address);
+        engines.iter_mut().for_each(|engine| engine.address = address);
+        engines[0]._service = Some(service);
+        engines[0].siblings = siblings.split_off(1);
+        engines.iter_mut().for_each(Self::prepare_backends);
+        Ok(engines)
+    }
+
+    fn new(
+        target: &Arc<Target>,
+        options: &Options,
+        (number, ia, pz): (u64, &Arc<Ia>, &Arc<Pz>),
+        requests: Receiver<Cr>,
+    ) -> doorbell::Result<Self> {
+        let (ia, pz) = (ia.clone(), pz.clone());
         let evd = |streams| Evd::new(&ia, QUEUE_LENGTH.min(ia.attributes().max_evd_qlen), streams);
         let (received, done) = (evd(EvdFlags::DTO)?, evd(EvdFlags::DTO)?);
         let events = evd(EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::SOFTWARE)?;
@@ -210,13 +254,10 @@ impl Engine {
         let memory = Memory::new(&ia, &pz, options.buffers, &target.limits)?;
         let slots = 2 * (options.credits + options.admin_credits);
         let responses = Lmr::builder(&ia, &pz).allocate(slots * RESPONSE)?;
-        let service = Psp::builder(&ia, &events).port(options.port).build()?;
-        let address = service.address();
-        target.add_port(address);
-        let mut engine = Self {
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
-            target,
-            options,
+        Ok(Self {
+            number,
+            target: target.clone(),
+            options: options.clone(),
             shared,
             waker,
             connections: Vec::new(),
@@ -237,16 +278,16 @@ impl Engine {
             clock: 0,
             opened: Instant::now(),
             invalidates: ia.attributes().remote_invalidate,
-            address,
-            _service: service,
+            address: ([0; 4], 0).into(),
+            siblings: Vec::new(),
+            requests,
+            _service: None,
             received,
             done,
             events,
             pz,
             ia,
-        };
-        engine.prepare_backends();
-        Ok(engine)
+        })
     }
 
     /// What other threads need.

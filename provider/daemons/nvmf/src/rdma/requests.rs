@@ -1,7 +1,7 @@
 //! Connections: accepting, rejecting and closing.
 
 use super::connection::{Connection, State, context};
-use super::engine::{Engine, add};
+use super::engine::{Engine, Shared, add};
 use super::slot::Stage;
 use crate::limits::ADMIN_DEPTH;
 use crate::proto::fabrics::{AcceptData, Reject, RequestData};
@@ -9,6 +9,8 @@ use crate::queue::Queue;
 use crate::stats::Tally;
 use doorbell::{CloseFlags, ConnectionEvent, ConnectionEventKind, Cr, Ep, EpState, RetryAttr};
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::SendError;
 use zerocopy::{FromBytes, IntoBytes};
 
 impl Engine {
@@ -21,6 +23,25 @@ impl Engine {
         is_present.then_some(index)
     }
 
+    /// Gives a connection request to the engine of the device that has the fewest connections.
+    pub(super) fn on_arrival(&mut self, mut request: Cr) {
+        let connections = |shared: &Shared| shared.assigned.load(Ordering::Relaxed);
+        let fewest = self.siblings.iter().min_by_key(|sibling| connections(&sibling.shared));
+        if let Some(sibling) =
+            fewest.filter(|sibling| connections(&sibling.shared) < connections(&self.shared))
+        {
+            sibling.shared.assigned.fetch_add(1, Ordering::Relaxed);
+            match sibling.requests.send(request) {
+                Ok(()) => return (sibling.waker)(),
+                // The service ends, and that engine has ended already.
+                Err(SendError(returned)) => request = returned,
+            }
+        }
+        self.shared.assigned.fetch_add(1, Ordering::Relaxed);
+        self.on_connection_request(request);
+    }
+
+    /// Accepts or rejects a request that was assigned to this engine.
     pub(super) fn on_connection_request(&mut self, request: Cr) {
         let peer = request.remote().map_or_else(|| "unknown".to_owned(), |address| address.to_string());
         let (admitted, credits, qid) = match self.admit(request.private_data()) {
@@ -32,6 +53,7 @@ impl Engine {
             Err(reject) => {
                 tracing::info!(peer, reason = %reject, "connection rejected");
                 add(&self.shared.stats.rejected, 1);
+                self.shared.assigned.fetch_sub(1, Ordering::Relaxed);
                 if let Err(error) = request.reject(reject.data().as_bytes()) {
                     tracing::debug!(peer, %error, "a host did not wait for its rejection");
                 }
@@ -200,6 +222,7 @@ impl Engine {
         let Some(mut connection) = self.connections[index].take() else { return };
         connection.flush_tally();
         connection.queue.close(&self.target);
+        self.shared.assigned.fetch_sub(1, Ordering::Relaxed);
         *self.credits_of(connection.is_admin()) -= usize::from(connection.credits);
     }
 

@@ -97,15 +97,20 @@ impl Engine {
             Event::Connected(event) | Event::Disconnected(event) | Event::NotConnected(event) => {
                 self.on_connection(&event);
             }
-            Event::ConnectionRequest(arrival) => self.on_connection_request(arrival.cr),
+            Event::ConnectionRequest(arrival) => self.on_arrival(arrival.cr),
             Event::Software(_) => self.on_wake(),
             other => tracing::warn!(event = ?other, "an event that nobody has asked for"),
         }
     }
 
-    /// Something has changed for controllers: they have ended or have events.
+    /// Something has changed for controllers: they have ended or have events. Or there are connection
+    /// requests from a sibling.
     fn on_wake(&mut self) {
-        self.shared.woken.store(false, Ordering::Release);
+        // Acquires what was sent before the flag was set.
+        self.shared.woken.swap(false, Ordering::AcqRel);
+        while let Ok(request) = self.requests.try_recv() {
+            self.on_connection_request(request);
+        }
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
             if connection.queue.has_ended() {
