@@ -967,7 +967,7 @@ fn descriptors_beyond_the_limits_get_a_status() {
     let (mut admin, mut io) = server.connect(&host);
     // All 24 bits of the length, and one block more than the limit of transfers.
     for length in [0xff_ffff, 0xff_f000, (256 << 10) + 4096] {
-        let blocks = (length + 4095) / 4096;
+        let blocks = u32::div_ceil(length, 4096);
         for opcode in [io::READ, io::WRITE, io::COMPARE] {
             let mut sqe = block_command(opcode, 3, 0, blocks);
             point(&mut sqe, io.address(0), length, io.key(), 0x40);
