@@ -451,8 +451,8 @@ fn groups(
     ]
 }
 
-/// Reads the reports of `compare` and of `cold`, as far as they are there, and writes RESULTS.md,
-/// time.svg and instructions.svg into their folder.
+/// Reads the reports of `compare` and of `cold`, and the section of the storage daemon, as far as they
+/// are there, and writes RESULTS.md, time.svg and instructions.svg into their folder.
 ///
 /// # Errors
 ///
@@ -474,8 +474,11 @@ pub fn write(report: &Path, cold: &Path) -> Result<()> {
     let time = groups(rows, |row| Some(row.timing.mean), nanoseconds, cold);
     let counted = |own, theirs| format!("{} of {}", grouped(own), grouped(theirs));
     let instructions = groups(rows, |row| row.instructions, counted, &[]);
+    // A section that hw-tests/nvmf/bench has written.
+    let storage =
+        fs::read_to_string(folder.join("nvmf.md")).map_or_else(|_| String::new(), |text| format!("\n{text}"));
     for (name, text) in [
-        ("RESULTS.md", page(&results)),
+        ("RESULTS.md", page(&results) + &storage),
         ("time.svg", chart::svg("Time of a call, relative to the peer's (less is better)", &time)),
         ("instructions.svg", chart::svg("Instructions of a call, relative to the peer's", &instructions)),
     ] {
