@@ -142,10 +142,10 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: a live SRQ of a patched context by contract.
-    if let Some(mut direct) = unsafe { enter(raw) }
-        // SAFETY: valid requests by contract, during this call.
-        && let Some((segment, cookie)) = unsafe { RecvWrs::new(list) }.only_single()
+    // SAFETY: valid requests by contract, during this call.
+    if let Some((segment, cookie)) = unsafe { RecvWrs::new(list) }.only_single()
+        // SAFETY: a live SRQ of a patched context by contract.
+        && let Some(mut direct) = unsafe { enter(raw) }
         && direct.post_one_fast(segment, cookie).is_some()
     {
         return 0;
