@@ -23,7 +23,7 @@ QUICK ?=
 # With any value, `make bench` measures calls whose cache lines are cold.
 COLD ?=
 
-# For make bench: nvmf measures the storage daemon instead.
+# For make bench: nvmf measures the storage daemon instead, orders the order gateway.
 ONLY ?=
 
 # Continuous integration does not change lock files.
@@ -107,9 +107,11 @@ hw-test: setup ## everything on an mlx5 device of this machine, in one report (D
 	$(build_dat_library)
 	QUICK=$(QUICK) DAT_LIBRARY="$(dat_library)" hw-tests/hw-test $(DEVICE) $(PEER)
 
-bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the software device (QUICK=1: in seconds; COLD=1: with cold cache lines; DEVICE=mlx5_0: on a device of this machine; ONLY=nvmf: the storage daemon, also beside the kernel's)
+bench: setup ## direct path, provider, libmlx5 and libdaplofa compared on the software device (QUICK=1: in seconds; COLD=1: with cold cache lines; DEVICE=mlx5_0: on a device of this machine; ONLY=nvmf: the storage daemon, also beside the kernel's; ONLY=orders: the order gateway)
 ifeq ($(ONLY),nvmf)
 	QUICK=$(QUICK) hw-tests/nvmf/bench
+else ifeq ($(ONLY),orders)
+	QUICK=$(QUICK) hw-tests/orders-bench
 else
 	cargo build $(locked) --release -p mlx5-emu -p doorbell-benches -p doorbell-verbs
 	$(build_dat_library)

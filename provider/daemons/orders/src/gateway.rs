@@ -227,7 +227,7 @@ const TICK: Duration = Duration::from_millis(10);
 const TICKS: u64 = (Duration::from_secs(1).as_nanos() / TICK.as_nanos()) as u64;
 /// Events taken at a time.
 const EVENTS: usize = 64;
-/// Buffers are posted again when this many were taken.
+/// Buffers are posted again when this many were taken, and at each tick.
 const BATCH: u32 = 32;
 /// One of so many Sends is signalled.
 const SIGNAL: u64 = 16;
@@ -292,6 +292,11 @@ impl Gateway {
         Ok(gateway)
     }
 
+    /// Sessions that have ever connected.
+    pub fn sessions(&self) -> usize {
+        self.market.sessions.all().len()
+    }
+
     /// What other threads need.
     pub fn handle(&self) -> Handle {
         Handle { shared: self.shared.clone(), address: self.address }
@@ -329,7 +334,8 @@ impl Gateway {
     ///
     /// # Errors
     /// Those of the device.
-    #[inline]
+    // A function of its own, so that its instructions can be counted.
+    #[inline(never)]
     pub fn pass(&mut self) -> doorbell::Result<usize> {
         let mut count = 0;
         while count < EVENTS
@@ -341,7 +347,9 @@ impl Gateway {
             count += 1;
             self.on_event(event);
         }
-        self.refill(count == 0)?;
+        if self.taken >= BATCH {
+            self.refill()?;
+        }
         self.release();
         Ok(count)
     }
@@ -355,17 +363,9 @@ impl Gateway {
         Ok(())
     }
 
-    /// Posts the buffers that came back, if they are many or nothing else is to be done.
-    #[inline]
-    fn refill(&mut self, is_idle: bool) -> doorbell::Result<()> {
-        if self.taken >= BATCH || (is_idle && self.taken > 0) {
-            self.refill_now()?;
-        }
-        Ok(())
-    }
-
+    /// Posts the buffers that came back.
     #[inline(never)]
-    fn refill_now(&mut self) -> doorbell::Result<()> {
+    fn refill(&mut self) -> doorbell::Result<()> {
         self.taken = 0;
         if self.options.own_receives == 0 {
             self.pool.refill(&mut self.srq)?;
@@ -726,6 +726,7 @@ impl Gateway {
                 }
             }
         }
+        self.refill()?;
         self.publish_gauges();
         if self.journal.as_ref().is_some_and(Journal::has_failed) {
             return Err(Error::Journal);
@@ -762,7 +763,7 @@ impl Gateway {
         let stats = &self.shared.stats;
         let set = |gauge: &AtomicU64, value: u64| gauge.store(value, Ordering::Relaxed);
         let (accepted, executions) = self.market.totals();
-        set(&stats.sessions, self.market.sessions.all().len() as u64);
+        set(&stats.sessions, self.sessions() as u64);
         set(&stats.connected, self.connections.iter().flatten().count() as u64);
         set(&stats.accepted_orders, accepted);
         set(&stats.executions, executions);

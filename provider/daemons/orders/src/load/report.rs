@@ -69,6 +69,11 @@ pub fn chart(measured: &[Measured], title: &str, file: &Path) -> anyhow::Result<
     let (head, panels) = area.split_vertically(30);
     let style = ("sans-serif", 16).into_font().color(&BLACK);
     head.draw(&plotters::element::Text::new(title.to_owned(), (12, 8), style))?;
+    // The names in the colours of their lines, from the highest line to the lowest.
+    for (n, (name, _, color)) in (0..).zip(PERCENTILES.iter().rev()) {
+        let style = ("sans-serif", 16).into_font().color(color);
+        head.draw(&plotters::element::Text::new(*name, (560 + 80 * n, 8), style))?;
+    }
     let (left, right) = panels.split_horizontally(480);
     let sessions = most_common(measured, |step| step.step.sessions as u64);
     let rate = most_common(measured, |step| step.step.rate);
@@ -117,18 +122,16 @@ fn panel(
     chart
         .configure_mesh()
         .disable_x_mesh()
+        .light_line_style(WHITE)
+        .x_labels(4)
         .y_desc("µs from the intended time")
         .x_label_formatter(&number)
         .y_label_formatter(&number)
         .draw()?;
-    for (name, percentile, color) in PERCENTILES {
+    for (_, percentile, color) in PERCENTILES {
         let line: Vec<_> = points.iter().map(|(x, m)| (*x, microseconds(m, percentile))).collect();
-        chart
-            .draw_series([PathElement::new(line.clone(), color.stroke_width(2))])?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
+        chart.draw_series([PathElement::new(line.clone(), color.stroke_width(2))])?;
         chart.draw_series(line.into_iter().map(|point| Circle::new(point, 3, color.filled())))?;
     }
-    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.2)).draw()?;
     Ok(())
 }
