@@ -59,7 +59,7 @@ pub unsafe fn exchange(
     for n in 0..mine {
         receives.post(part(n, BYTES)?, n)?;
     }
-    let messages = 1000;
+    let messages = 1000_usize;
     for message in 0..messages {
         let text: Vec<u8> = (0..1 + message * 2).map(|k| (k * 7 + message).to_le_bytes()[0]).collect();
         // SAFETY: the device has read the message before this one, as its completion said.
