@@ -71,7 +71,7 @@ fn main() -> anyhow::Result<()> {
         // The response and its completion, for writes also the completion of the RDMA Read.
         let mut left = i32::from(BATCH) * if op == "read" { 2 } else { 3 };
         while left > 0 {
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(20));
             let begin = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
             let found = engine.turn()?;
             let end = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;

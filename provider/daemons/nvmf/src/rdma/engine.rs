@@ -178,6 +178,7 @@ pub struct Engine {
     pub(super) credits: usize,
     pub(super) admin_credits: usize,
     pub(super) invalidates: bool,
+    pub(super) passes: u32,
     /// The time at the end of the last pass, and in microseconds since the engine was opened.
     pub(super) now: Instant,
     pub(super) clock: u64,
@@ -275,6 +276,7 @@ impl Engine {
             credits: 0,
             admin_credits: 0,
             now: Instant::now(),
+            passes: 0,
             clock: 0,
             opened: Instant::now(),
             invalidates: ia.attributes().remote_invalidate,
