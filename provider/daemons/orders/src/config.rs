@@ -6,11 +6,11 @@ use crate::login::padded;
 use crate::market::{Listing, Sizes};
 use crate::ouch::HIGHEST;
 use crate::rules::Rules;
-use doorbell_service::config::{Error, File};
+use doorbell_service::config::{Error, File, Page};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use toml::Spanned;
 
@@ -31,8 +31,8 @@ struct Content {
     #[serde(default)]
     symbol: Vec<SymbolContent>,
     symbols: Option<Spanned<SymbolsContent>>,
-    journal: Option<JournalContent>,
-    metrics: Option<MetricsContent>,
+    journal: Option<journal::Options>,
+    metrics: Option<Page>,
 }
 
 fn default_port() -> u16 {
@@ -80,20 +80,6 @@ struct SymbolContent {
 struct SymbolsContent {
     count: usize,
     price: f64,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct JournalContent {
-    path: PathBuf,
-    #[serde(default)]
-    sync: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct MetricsContent {
-    listen: SocketAddr,
 }
 
 /// A configuration that is valid.
@@ -183,10 +169,7 @@ impl Config {
             rules: rules(file, &content.limits)?,
             sizes,
             listings: listings(file, content)?,
-            journal: content
-                .journal
-                .as_ref()
-                .map(|journal| journal::Options { path: journal.path.clone(), sync: journal.sync }),
+            journal: content.journal.clone(),
             metrics: content.metrics.as_ref().map(|metrics| metrics.listen),
         })
     }

@@ -1,6 +1,6 @@
 //! The gateway: one thread with one shared receive queue for the connections of all sessions.
 //!
-//! This is the only file of the gateway that knows RDMA. The thread polls one EVD. An order comes in a
+//! This is the only file of the gateway that knows RDMA. The thread polls its EVDs. An order comes in a
 //! buffer of the SRQ, goes through the market, and the answers leave as inline Sends, before the next
 //! event is looked at. Nothing of that allocates memory, takes a lock or calls the system. The buffers
 //! go back to the SRQ in batches.
@@ -216,6 +216,9 @@ pub struct Gateway {
     srq: Srq,
     // Freed last.
     _service: Psp,
+    /// Completions of receives, and of Sends; EVDs with nothing else are the fastest.
+    received: Evd,
+    sent: Evd,
     events: Evd,
     pz: Pz,
     ia: Ia,
@@ -252,29 +255,30 @@ impl Gateway {
         // Clients retry for ever when they find no receive posted, and so does this end.
         let ia = Ia::builder(&options.device).rnr_retry(7).rnr_timer(1).open()?;
         let pz = Pz::new(&ia)?;
-        let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
         let receives = options.receives.min(ia.attributes().max_recv_per_srq);
         // An EVD that is too short loses events. Each receive and, when a connection ends, each request
         // can be one.
-        let of_session = (options.sends + options.own_receives) as usize + CONNECTION_EVENTS;
-        let length = receives as usize + market.sessions.most() * of_session;
-        let events = Evd::new(&ia, length.min(ia.attributes().max_evd_qlen), streams)?;
+        let most = market.sessions.most();
+        let evd = |length: usize, streams| Evd::new(&ia, length.min(ia.attributes().max_evd_qlen), streams);
+        let received = evd(receives as usize + most * options.own_receives as usize, EvdFlags::DTO)?;
+        let sent = evd(most * options.sends as usize, EvdFlags::DTO)?;
+        // And some logins.
+        let events = evd(most * CONNECTION_EVENTS + 128, EvdFlags::CR | EvdFlags::CONNECTION)?;
         let mut srq = Srq::builder(&ia, &pz).depth(receives).build()?;
         // Two bytes more than the longest message: whatever is longer is no message either.
         let mut pool = RecvPool::new(&ia, &pz, receives, LONGEST_IN + 2)?;
         pool.refill(&mut srq)?;
         let service = Psp::builder(&ia, &events).port(options.port).build()?;
         let address = service.address();
-        let places = market.sessions.most();
         let mut gateway = Self {
             market,
             written: journal.as_ref().map_or(u64::MAX, Journal::written),
             journal,
             options,
             shared: Arc::default(),
-            connections: (0..places).map(|_| None).collect(),
-            generations: vec![0; places],
-            held: Vec::with_capacity(places),
+            connections: (0..most).map(|_| None).collect(),
+            generations: vec![0; most],
+            held: Vec::with_capacity(most),
             taken: 0,
             now: clock(),
             ticks: 0,
@@ -283,6 +287,8 @@ impl Gateway {
             pool,
             srq,
             _service: service,
+            received,
+            sent,
             events,
             pz,
             ia,
@@ -339,12 +345,24 @@ impl Gateway {
     pub fn pass(&mut self) -> doorbell::Result<usize> {
         let mut count = 0;
         while count < EVENTS
-            && let Some(event) = self.events.dequeue()?
+            && let Some(event) = self.received.dequeue()?
         {
             if count == 0 {
                 self.now = clock();
             }
             count += 1;
+            self.on_event(event);
+        }
+        while let Some(event) = self.sent.dequeue()? {
+            count += 1;
+            self.on_event(event);
+        }
+        // What a client has sent before its connection ended comes first.
+        if count == 0
+            && let Some(event) = self.events.dequeue()?
+        {
+            self.now = clock();
+            count = 1;
             self.on_event(event);
         }
         if self.taken >= BATCH {
@@ -354,9 +372,9 @@ impl Gateway {
         Ok(count)
     }
 
-    /// Sleeps until there is an event or the next tick.
+    /// Sleeps until a message comes or the next tick, which is soon enough for the other events.
     fn sleep(&mut self) -> doorbell::Result<()> {
-        if let Some(event) = self.events.wait_for(TICK)? {
+        if let Some(event) = self.received.wait_for(TICK)? {
             self.now = clock();
             self.on_event(event);
         }
@@ -617,7 +635,9 @@ impl Gateway {
     fn make(&self) -> Result<(Ep, Option<RecvPool>), (Refusal, u64)> {
         let own = self.options.own_receives;
         let builder = Ep::builder(&self.ia, &self.pz)
-            .evd(&self.events)
+            .recv_evd(&self.received)
+            .request_evd(&self.sent)
+            .connect_evd(&self.events)
             .request_depth(self.options.sends)
             .request_segments(1)
             .rdma_reads_in(0)

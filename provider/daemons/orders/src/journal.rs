@@ -13,6 +13,7 @@ use crate::market::Market;
 use crate::ouch::{Inbound, LONGEST_IN};
 use crate::session::User;
 use crossbeam_queue::ArrayQueue;
+use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -145,11 +146,13 @@ fn fnv(bytes: &[u8], start: u64) -> u64 {
 }
 
 /// How a journal is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Options {
     /// The file.
     pub path: PathBuf,
     /// Whether each write is followed by fdatasync(2).
+    #[serde(default)]
     pub sync: bool,
 }
 

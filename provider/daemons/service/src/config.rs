@@ -3,6 +3,7 @@
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -102,6 +103,14 @@ fn content(path: &Path, text: &str, span: Range<usize>, message: String) -> Erro
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
     Error::Content { path: path.into(), line, column, message }
+}
+
+/// Where the page of counters is: a table of the file.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Page {
+    /// The address.
+    pub listen: SocketAddr,
 }
 
 /// A number of bytes: an integer, or a text such as "256 MiB".
