@@ -118,27 +118,27 @@ send_long:
     mov 0x40(%rbx),%rdx
     cmpl $0x2,0xbc(%r14)
     jb line15
-    mov 0x38(%r14),%rax
-    mov 0x88(%r14),%rcx
+    mov 0x18(%r14),%rcx
+    mov 0x40(%r14),%rax
     mov 0x10(%rcx),%rsi
-    mov 0x40(%r14),%rcx
+    mov 0x48(%r14),%rcx
     add %rax,%rsi
     mov %rcx,%rdi
     sub %rsi,%rdi
     add $0xfffffffffffeffff,%rdi
     js line15
     lea 0x10002(%rax),%rsi
-    mov %rsi,0x38(%r14)
+    mov %rsi,0x40(%r14)
     add $0xffffffffffff0000,%rcx
-    mov %rcx,0x40(%r14)
+    mov %rcx,0x48(%r14)
     movzwl %ax,%edi
     lea 0x0(,%rdi,8),%eax
-    mov 0x48(%r14),%rcx
+    mov 0x50(%r14),%rcx
     bswap %rdi
     shr $0x28,%rdi
     movd %edi,%xmm0
-    paddq 0x20(%r14),%xmm0
-    mov 0x50(%r14),%rdi
+    paddq 0x60(%r14),%xmm0
+    mov 0x58(%r14),%rdi
     por %xmm3,%xmm0
     mov %rdx,(%rdi,%rax,2)
     mov %rsi,0x8(%rdi,%rax,2)
@@ -156,11 +156,11 @@ send_long:
     mov %rdx,0x50(%rcx,%rax,8)
     movq $0x0,0x58(%rcx,%rax,8)
     movdqa %xmm0,(%rcx,%rax,8)
-    mov 0x70(%r14),%rdx
+    mov (%r14),%rdx
     rol $0x8,%si
     mov %si,0x2(%rdx)
     sfence
-    mov 0x80(%r14),%rdx
+    mov 0x10(%r14),%rdx
     movaps (%rcx,%rax,8),%xmm0
     movaps %xmm0,(%rdx)
     movaps 0x10(%rcx,%rax,8),%xmm0
@@ -178,7 +178,7 @@ send_long:
     movaps 0x70(%rcx,%rax,8),%xmm0
     movaps %xmm0,0x70(%rdx)
     xor $0x100,%rdx
-    mov %rdx,0x80(%r14)
+    mov %rdx,0x10(%r14)
     add $0x48,%rbx
     add $0xffffffffffffffb8,%r12
     jne line31
