@@ -269,11 +269,11 @@ fn measure(args: &Args) -> Result<()> {
             count_locked(&jobs, &mut counts)?;
         }
         if let Some(dat) = dat.as_ref().filter(|_| cfg!(target_arch = "x86_64")) {
-            let groups = if args.quick { 1 } else { 16 };
+            let groups = if args.quick { 1 } else { 4 };
             count_dat(&jobs, dat, groups, &mut counts)?;
         }
         if let Some(uct) = uct.as_ref().filter(|_| cfg!(target_arch = "x86_64")) {
-            let groups = if args.quick { 1 } else { 16 };
+            let groups = if args.quick { 1 } else { 4 };
             count_uct(&jobs, uct, groups, &mut counts)?;
         }
     }
