@@ -198,19 +198,19 @@ fn locked_instructions() -> Result<(), Failed> {
 fn instructions_of_calls() -> Result<(), Failed> {
     let dat = DatPost::new()?;
     let direct = [
-        (CaseName::DatPost, 1, 95.5),
+        (CaseName::DatPost, 1, 98.0),
         (CaseName::DatPost, 2, 189.0),
         (CaseName::DatPost, 4, 240.0),
-        (CaseName::DatPostLmrs, 1, 95.5),
+        (CaseName::DatPostLmrs, 1, 98.0),
         (CaseName::DatPostLmrs, 2, 200.5),
-        (CaseName::DatPostFourLmrs, 1, 95.5),
+        (CaseName::DatPostFourLmrs, 1, 98.0),
         (CaseName::DatReap, 1, 125.0),
         (CaseName::DatSend, 1, 139.0),
         (CaseName::DatSend, 2, 228.0),
         (CaseName::DatSendLmrs, 1, 142.0),
         (CaseName::DatSendLmrs, 2, 238.0),
         (CaseName::DatSendFourLmrs, 1, 142.0),
-        (CaseName::DatReapSend, 1, 118.0),
+        (CaseName::DatReapSend, 1, 121.0),
         (CaseName::DatEmpty, 1, 70.0),
         (CaseName::DatEmptySends, 1, 63.0),
         (CaseName::DatAnswer, 1, 468.5),
@@ -278,7 +278,7 @@ fn instructions_under_doorbell_run() -> Result<(), Failed> {
     limit_instructions(
         Subject::Verbs,
         &[
-            (CaseName::Post, 1, 1, 83.5, 0.1),
+            (CaseName::Post, 1, 1, 86.5, 0.1),
             (CaseName::Post, 32, 1, 31.2, 0.1),
             (CaseName::Post, 1, 4, 218.0, 0.1),
             (CaseName::Poll, 1, 1, 288.0, 0.1),
@@ -288,7 +288,7 @@ fn instructions_under_doorbell_run() -> Result<(), Failed> {
             (CaseName::Send, 32, 1, 98.5, 0.1),
             (CaseName::SendWr, 1, 1, 228.0, 0.1),
             (CaseName::SendWr, 32, 1, 143.0, 0.1),
-            (CaseName::ReapSend, 1, 1, 214.0, 0.1),
+            (CaseName::ReapSend, 1, 1, 218.0, 0.1),
         ],
     )
 }
