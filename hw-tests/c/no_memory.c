@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <link.h>
 
-#define LEAST 2048
+#define LEAST 2560
 
 /* Exported by libdat2, but not declared in any header that it installs. */
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE handle, DAT_IA_HANDLE *result);

@@ -7,7 +7,7 @@
 //! come back as errors of those libraries and give the same answer.
 //!
 //! The remaining allocations are those of ordinary Rust code. Without memory they end the process
-//! (SIGABRT). Each is smaller than 2 KiB:
+//! (SIGABRT). Each is smaller than 2.5 KiB:
 //!
 //! - the object itself behind its `Arc` or `Box` (an IA, an EVD, an EP; less for all others),
 //! - what names an object of the kernel or of libibverbs (less than 256 bytes each),
@@ -21,8 +21,8 @@
 //! ([`headroom`]). If that fails, the call fails; if it succeeds, the memory is left to the small
 //! allocations of the same call.
 //!
-//! hw-tests/tests/device_memory/ (Rust) and hw-tests/c/no_memory.c (C) fail each allocation of 2
-//! KiB and more, one after the other, in every call that creates something.
+//! hw-tests/tests/device_memory/ (Rust) and hw-tests/c/no_memory.c (C) fail each allocation of
+//! 2.5 KiB and more, one after the other, in every call that creates something.
 
 use crate::{Error, Result, Subtype};
 use std::collections::{TryReserveError, VecDeque};
@@ -31,7 +31,7 @@ use std::collections::{TryReserveError, VecDeque};
 const HEADROOM: usize = 16 << 10;
 
 /// More than the small allocations for a PZ add up to.
-const SMALL_HEADROOM: usize = 2 << 10;
+const SMALL_HEADROOM: usize = 2560;
 
 /// Fails if there may be no memory for the small allocations of a call that creates an object.
 pub(crate) fn headroom() -> Result<()> {

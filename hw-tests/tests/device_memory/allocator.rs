@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 /// Smaller allocations always succeed: see provider/src/memory.rs.
-pub(crate) const LEAST: usize = 2048;
+pub(crate) const LEAST: usize = 2560;
 
 #[global_allocator]
 static ALLOCATOR: Failing = Failing;
