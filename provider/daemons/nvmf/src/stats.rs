@@ -27,7 +27,7 @@ pub struct HostStats {
     pub latency_sum: AtomicU64,
 }
 
-/// What one queue has done since [`Tally::flush`] was called. Its thread counts with plain additions.
+/// What one queue has done since `flush` was called. Its thread counts with plain additions.
 #[derive(Debug, Default)]
 pub struct Tally {
     reads: u64,

@@ -28,7 +28,7 @@ pub enum Command {
     },
     /// Shows what a running service does, once a second.
     Top {
-        /// The address of the page of counters: `listen` in [metrics] of its configuration.
+        /// The address of the page of counters: `listen` of the table `metrics` in its configuration.
         address: Option<SocketAddr>,
         /// Show this many tables; 0: until the end.
         #[arg(long, short = 'n', default_value_t = 0)]
