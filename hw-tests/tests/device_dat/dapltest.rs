@@ -101,7 +101,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn case(name: &str, mixed: bool, run: impl Fn(&Ends) -> Result<(), String> + Send + Sync + 'static) -> Case {
-    Case { name: format!("dapltest_{name}"), long: false, mixed, run: Box::new(run) }
+    Case { name: format!("dapltest_{name}"), mixed, run: Box::new(run) }
 }
 
 fn server(ends: &Ends) -> Result<Running, String> {

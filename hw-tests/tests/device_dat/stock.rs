@@ -101,7 +101,6 @@ pub(crate) fn cases() -> Vec<Case> {
             let pair = pair(program, args);
             Case {
                 name: name(program, args),
-                long: program == "dtest" && args.is_empty(),
                 mixed,
                 run: Box::new(move |ends| pair.run(ends)),
             }
