@@ -25,12 +25,13 @@ mod window;
 pub use builder::EpBuilder;
 pub(crate) use chain::PoolSend;
 pub use chain::{ChainError, ChainRequest};
+pub(crate) use compose::sealed::NoPool;
 pub use compose::{Inline, OfRmr, Op, Request, Segments, op};
 pub(crate) use control::Control;
 pub use modify::EpChange;
 pub(crate) use request::PoolBytes;
 pub use request::{Operation, Read, RequestKind, Send, Write};
-pub(crate) use window::WindowRequest;
+pub(crate) use window::{Bind, WindowRequest};
 
 use self::ud_state::UdState;
 use crate::datapath::Lost;

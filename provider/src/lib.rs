@@ -93,7 +93,10 @@ pub use listener::{CnoListener, EvdListener};
 pub use lmr::{Lmr, LmrBuilder};
 #[doc(hidden)]
 pub use log::to_stderr as log_to_stderr;
-pub use pool::{BufferPool, Gauges, PoolBuf, ReceiveQueue, Received, RecvBuf, RecvPool, SendBuf, SendPool};
+pub use pool::{
+    BufferPool, Gauges, Opening, PoolBuf, ReceiveQueue, Received, RecvBuf, RecvPool, SendBuf, SendPool,
+    WindowBuf,
+};
 pub use psp::{Psp, PspBuilder, Rsp};
 pub use pz::Pz;
 pub use rmr::{Rmr, RmrBind, RmrParam, RmrScope};

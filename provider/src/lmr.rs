@@ -24,6 +24,7 @@ use crate::types::{LmrTriplet, MemPriv, RmrTriplet, VaType};
 use crate::{Error, Ia, IaCounter, Pz, Refused, Result, Subtype};
 use rxe_fallback::mr::Mapping;
 use rxe_fallback::{Access, Mr, Sge};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -54,34 +55,34 @@ pub struct LmrInner {
 impl Lmr {
     /// Registers a region; `list` adds the region to the LMR table and returns its context.
     fn register(
-        ia: &Ia,
-        pz: &Pz,
+        pz: &Arc<PzInner>,
         len: usize,
         privileges: MemPriv,
         va_type: VaType,
         register: impl FnOnce(&PzInner) -> Result<Mr, rxe_fallback::Error>,
         list: impl FnOnce(&Mr) -> Result<u32>,
     ) -> Result<Self> {
-        ia.device.check()?;
-        pz.inner.check(&ia.device)?;
+        let device = &pz.device;
+        device.check()?;
+        pz.check(device)?;
         headroom()?;
-        if len == 0 || len as u64 > ia.device.attr.max_lmr_block_size {
-            let most = ia.device.attr.max_lmr_block_size;
+        if len == 0 || len as u64 > device.attr.max_lmr_block_size {
+            let most = device.attr.max_lmr_block_size;
             return Err(Error::arg(4, format!("an LMR has 1 to {most} bytes, not {len}")));
         }
         if MemPriv::from_bits(privileges.bits()).is_none() {
             return Err(Error::arg(6, format!("unknown privilege bits in {:#x}", privileges.bits())));
         }
-        let mr = register(&pz.inner).map_err(|e| match e.errno() {
+        let mr = register(pz).map_err(|e| match e.errno() {
             libc::EFAULT => Error::arg(3, "the memory cannot be registered with these privileges").because(e),
             _ => Error::verb(Subtype::ResourceMemoryRegion, e),
         })?;
         let context = list(&mr)?;
         let inner = Arc::new(LmrInner {
-            device: ia.device.clone(),
-            pz: pz.inner.clone(),
+            device: device.clone(),
+            pz: pz.clone(),
             live: AtomicBool::new(true),
-            addr: mr.addr(),
+            addr: if va_type == VaType::ZeroBased { mr.addr() } else { mr.iova() },
             len,
             context,
             rkey: mr.rkey(),
@@ -90,14 +91,14 @@ impl Lmr {
             windows: AtomicU32::new(0),
             mr: Mutex::new(Some(mr)),
         });
-        pz.inner.enter();
+        pz.enter();
         // From here on, dropping this value undoes everything.
         let made = Self { inner };
         let inner = &made.inner;
         if privileges.intersects(MemPriv::REMOTE_READ | MemPriv::REMOTE_WRITE | MemPriv::REMOTE_ATOMIC) {
-            ia.device.rkeys.insert(inner.rkey, RkeyTarget::Lmr(context))?;
+            device.rkeys.insert(inner.rkey, RkeyTarget::Lmr(context))?;
         }
-        ia.device.register(Class::Lmr, context.into(), inner, &[IaCounter::LmrCreate])?;
+        device.register(Class::Lmr, context.into(), inner, &[IaCounter::LmrCreate])?;
         Ok(made)
     }
 
@@ -197,8 +198,10 @@ impl Drop for Lmr {
 /// may write them at that time. Therefore only the pool can post the memory:
 ///
 /// * No LMR context names it, so [`LmrTable::check`](crate::device::LmrTable::check) never finds
-///   it, and no RMR is bound to it.
-/// * Its region has neither remote privileges nor memory windows, so peers cannot use its keys.
+///   it, and no program can bind an RMR to it.
+/// * Its region has neither remote privileges nor memory windows, so peers cannot use its keys. The
+///   region of one buffer ([`PoolMemory::for_window`]) can have a window, which only
+///   [`WindowBuf`](crate::WindowBuf) binds.
 /// * Its device addresses are never used again ([`device_addresses`]). A work request that outlives
 ///   its memory names a key that the device may reuse, but addresses that no other memory gets.
 /// * It stays mapped until it is deregistered; if that fails, for ever ([`Mr::register_mapping`]).
@@ -212,7 +215,7 @@ pub(crate) struct PoolMemory {
 }
 
 impl PoolMemory {
-    /// Registers this mapping of `len` bytes.
+    /// Registers the first `len` bytes of this mapping, which are all that anybody uses.
     pub(crate) fn register(
         ia: &Ia,
         pz: &Pz,
@@ -220,31 +223,56 @@ impl PoolMemory {
         len: usize,
         privileges: MemPriv,
     ) -> Result<Self> {
+        ia.device.check()?;
+        pz.inner.check(&ia.device)?;
         debug_assert!((MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE).contains(privileges));
-        let start = memory.as_ptr().addr() as u64;
+        Self::of_bytes(&pz.inner, memory, 0..len, privileges, Access::empty())
+    }
+
+    /// Registers these bytes of the memory once more: for windows, which peers use.
+    pub(crate) fn for_window(&self, memory: &Arc<Mapping>, bytes: Range<usize>) -> Result<Self> {
+        let LmrInner { pz, privileges, .. } = &*self.lmr.inner;
+        Self::of_bytes(pz, memory, bytes, *privileges, Access::MW_BIND)
+    }
+
+    fn of_bytes(
+        pz: &Arc<PzInner>,
+        memory: &Arc<Mapping>,
+        bytes: Range<usize>,
+        privileges: MemPriv,
+        more: Access,
+    ) -> Result<Self> {
+        let device = &pz.device;
+        let len = bytes.len();
+        let start = memory.as_ptr().wrapping_add(bytes.start).addr() as u64;
         // siw expects virtual addresses, whatever the registration says. It reuses a key only after
         // 2^24 others.
-        let first = match ia.device.context.driver() {
+        let first = match device.context.driver() {
             "siw" => start,
             _ => device_addresses(start, len as u64).ok_or_else(|| {
                 let text = "all device addresses for pools are used up: restart the process";
                 Error::resources(Subtype::ResourceMemoryRegion, text)
             })?,
         };
+        let access = access_of(privileges) | more;
         let mut lkey = 0;
         let lmr = Lmr::register(
-            ia,
             pz,
             len,
             privileges,
             VaType::Virtual,
-            |pz| Mr::register_mapping(&pz.pd, memory.clone(), access_of(privileges), first),
+            |pz| Mr::register_part(&pz.pd, memory.clone(), bytes, access, first),
             |mr| {
                 lkey = mr.lkey();
-                ia.device.lmrs.insert_pool_memory(pz.inner.number)
+                device.lmrs.insert_pool_memory(pz.number)
             },
         )?;
         Ok(Self { lmr, lkey, first })
+    }
+
+    /// The LMR, which no program gets.
+    pub(crate) fn lmr(&self) -> &Lmr {
+        &self.lmr
     }
 
     /// The segment of these bytes, which lie inside, for a queue of this PZ. `n` is the number of
@@ -379,7 +407,7 @@ impl LmrInner {
         if !self.live.swap(false, Ordering::AcqRel) {
             return false;
         }
-        self.device.rkeys.remove(self.rkey);
+        self.device.rkeys.remove_lmr(self.rkey, self.context);
         self.device.lmrs.remove(self.context);
         self.device.registry.remove(Class::Lmr, self.context.into());
         *self.mr.lock().unwrap() = None;

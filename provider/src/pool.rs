@@ -9,6 +9,7 @@
 //!   write neither the number nor the generation, and no generation is used twice. An event
 //!   therefore cannot give a buffer out twice, even if events are kept or copied.
 //! * No LMR context names the memory ([`PoolMemory`]): only the pool can post it.
+//! * A buffer with an open window has no guard: [`WindowBuf`] has it.
 //! * A buffer counts as posted before the device is told, so that no error or panic in between
 //!   leaves a guard for that buffer.
 //! * A guard returns its buffer when it is dropped, on any thread, without a lock. The pool posts
@@ -24,16 +25,19 @@
 mod post;
 mod recv;
 mod send;
+mod window;
 
 pub use self::post::{BufferPool, PoolBuf, SendBuf};
 pub use self::recv::{Gauges, ReceiveQueue, Received, RecvBuf, RecvPool};
 pub use self::send::SendPool;
+pub use self::window::{Opening, WindowBuf};
 use crate::bounded_queue::BoundedQueue;
 use crate::datapath::WrInfo;
 use crate::event_data::Owner;
 use crate::lmr::PoolMemory;
 use crate::memory::{headroom, list, table};
-use crate::types::MemPriv;
+use crate::sync::{Mutex, rank};
+use crate::types::{ByNumber, MemPriv};
 use crate::{Error, Ia, Pz, Result, Subtype};
 use rxe_fallback::mr::Mapping;
 use std::collections::TryReserveError;
@@ -215,7 +219,9 @@ struct Arena {
     unseen: Arc<ReturnQueue>,
     number: u32,
     /// Keeps the memory mapped for guards; `registered` keeps it for the device.
-    _memory: Arc<Mapping>,
+    memory: Arc<Mapping>,
+    /// The regions of buffers that have had a window, by their indices.
+    windows: Mutex<{ rank::TABLE }, ByNumber<u32, Arc<PoolMemory>>>,
 }
 
 /// A number that no other pool of this process has had. The numbers are unique because consumers
@@ -253,7 +259,8 @@ impl Arena {
             returned: Returned::new(buffers)?,
             unseen: Arc::new(ReturnQueue::new(buffers as usize)?),
             number: new_number()?,
-            _memory: memory,
+            memory,
+            windows: Mutex::default(),
         });
         ia.device.pools.add(arena.number, &arena.unseen)?;
         Ok(arena)
@@ -263,6 +270,23 @@ impl Arena {
     #[inline]
     fn bytes(&self, index: u32, offset: usize, len: usize) -> (usize, usize) {
         (index as usize * self.size + offset, len)
+    }
+
+    /// The region of this buffer alone, for windows. Each has a region of its own, because rxe
+    /// compares the addresses that peers use with those of the region, not with those of the window.
+    ///
+    /// # Errors
+    /// As [`LmrBuilder::allocate`](crate::LmrBuilder::allocate).
+    fn region(&self, index: u32) -> Result<Arc<PoolMemory>> {
+        if let Some(region) = self.windows.lock().unwrap().get(&index) {
+            return Ok(region.clone());
+        }
+        let start = index as usize * self.size;
+        let region = Arc::new(self.registered.for_window(&self.memory, start..start + self.size)?);
+        let mut windows = self.windows.lock().unwrap();
+        windows.try_reserve(1)?;
+        windows.insert(index, region.clone());
+        Ok(region)
     }
 
     #[inline]

@@ -71,6 +71,8 @@ pub struct Requests {
     /// The most bytes of a Send whose bytes are copied by a fast function. 0 while `lmrs` is closed.
     pub(crate) most_inline: u32,
     pub(crate) posted: Posted,
+    /// The device may still execute requests that are in the ring no more.
+    pub(crate) unstopped: bool,
 }
 
 impl Requests {
@@ -468,6 +470,12 @@ impl QueuePair {
     /// The position before which all requests are done.
     pub(crate) fn first_request(&self) -> u64 {
         self.requests.lock().ring.first()
+    }
+
+    /// Whether the device may still execute the request at this position.
+    pub(crate) fn may_execute(&self, position: u64) -> bool {
+        let requests = self.requests.lock();
+        requests.unstopped || requests.ring.first() <= position
     }
 
     /// Releases the place of a completed request whose event was taken or dropped.

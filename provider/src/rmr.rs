@@ -6,16 +6,20 @@
 //! through which it was bound, and the peer of that connection may invalidate it with a Send (a
 //! type 2 window).
 //!
+//! [`RmrInner::is_over`] tells when no peer can use the former memory of a window any more, by what
+//! the device has reported: memory of pools depends on it (SOUNDNESS.md).
+//!
 //! A bind is a request like a Send: it takes an entry of the EP's request queue and completes in
 //! order, and later requests wait for it. The device enforces what a peer may access with the new
 //! context. Linux's rxe (6.12) enforces privileges and invalidation, but checks addresses against
 //! the whole LMR, not against the window.
 
 use crate::device::{Class, Device, Member, RkeyTarget, WindowOwner};
-use crate::ep::{EpInner, WindowRequest};
+use crate::ep::{Bind, EpInner, WindowRequest};
 use crate::lmr::LmrInner;
 use crate::memory::headroom;
 use crate::pz::PzInner;
+use crate::queue_pair::QueuePair;
 use crate::sync::{Mutex, rank};
 use crate::types::{CompletionFlags, EpId, EpState, LmrTriplet, MemPriv, RmrId, VaType, next_id};
 use crate::{Ep, Error, IaCounter, Lmr, PostError, Pz, Refused, Result, ReturnType, Subtype};
@@ -100,7 +104,26 @@ struct State {
     window: Option<Mw>,
     rkey: u32,
     bound: Option<Bound>,
+    peers: Peers,
+    /// The last bind to an LMR: the queue of the request, and its position there.
+    bind: Option<(Weak<QueuePair>, u64)>,
     last: Last,
+}
+
+/// Whether peers may use the memory to which the window was bound last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peers {
+    /// None can: the window was never bound, or the device has ended the binding.
+    Out,
+    /// From the post of a bind on. The device ends the binding for a peer that invalidates the rkey,
+    /// which then leaves the table of rkeys.
+    In,
+    /// As [`Peers::In`], until the unbind of this serial number has succeeded; until the window is
+    /// freed if the number is 0.
+    Leaving(u32),
+    /// The window was freed before its bind was executed. The device may give its number to another
+    /// window, and execute the bind on that one.
+    Astray,
 }
 
 /// The last bind or invalidation. Until it has completed, the rkey of the window is not certain.
@@ -115,15 +138,24 @@ struct Last {
     /// Whether the last request was suppressed: then it has an event only if it fails.
     silent: bool,
     failed: bool,
+    /// The serial number of the last request. [`Last::LAST_SERIAL`] once the numbers are used up.
+    serial: u32,
 }
 
 impl Last {
+    const LAST_SERIAL: u32 = u32::MAX;
+
     fn posted(&mut self, ep: &Arc<EpInner>, suppressed: bool) {
         self.ep = Arc::downgrade(ep);
         self.id = Some(ep.id);
         self.attempt = ep.attempt();
         self.pending += u32::from(!suppressed);
         self.silent = suppressed;
+        self.serial = self.next_serial();
+    }
+
+    fn next_serial(&self) -> u32 {
+        self.serial.saturating_add(1)
     }
 
     /// Whether the window has this rkey, or will have it once its requests have completed. While
@@ -151,6 +183,22 @@ impl From<Error> for BindError {
 impl From<PostError> for BindError {
     fn from(error: PostError) -> Self {
         if matches!(error, PostError::Full(_)) { Self::Full } else { Self::Other(refused(error)) }
+    }
+}
+
+impl State {
+    /// Whether the device may still execute the last bind.
+    fn may_bind(&self) -> bool {
+        let Some((pair, position)) = &self.bind else { return false };
+        pair.upgrade().is_some_and(|pair| pair.may_execute(*position))
+    }
+
+    /// A peer has invalidated the rkey of the binding.
+    fn unbound_by_peer(&mut self) {
+        self.bound = None;
+        if self.peers == Peers::In {
+            self.peers = Peers::Out;
+        }
     }
 }
 
@@ -202,6 +250,8 @@ impl Rmr {
                 rkey: window.rkey(),
                 window: Some(window),
                 bound: None,
+                peers: Peers::Out,
+                bind: None,
                 last: Last::default(),
             }),
         });
@@ -313,16 +363,20 @@ impl Member for RmrInner {
 }
 
 impl WindowOwner for RmrInner {
-    fn bind_done(&self, success: bool) {
-        let last = &mut self.state.lock().unwrap().last;
+    fn bind_done(&self, success: bool, serial: u32) {
+        let State { last, peers, .. } = &mut *self.state.lock().unwrap();
         last.pending = last.pending.saturating_sub(1);
         last.failed |= !success;
+        if success && serial != 0 && *peers == Peers::Leaving(serial) {
+            *peers = Peers::Out;
+        }
     }
 
     fn invalidated(&self, rkey: u32) {
         let mut state = self.state.lock().unwrap();
-        if state.rkey == rkey && self.scope == RmrScope::Ep && state.bound.take().is_some() {
-            self.device.rkeys.remove(rkey);
+        // The rkey is in the table if the event is about an earlier binding that had it.
+        if state.rkey == rkey && self.scope == RmrScope::Ep && self.device.rkeys.find(rkey).is_none() {
+            state.unbound_by_peer();
         }
     }
 
@@ -331,8 +385,7 @@ impl WindowOwner for RmrInner {
         let hangs = self.scope == RmrScope::Ep && state.last.id == Some(ep);
         if hangs && let Err(error) = self.renew(&mut state) {
             tracing::warn!(%error, "cannot replace the window of an RMR");
-            state.window = None;
-            state.bound = None;
+            self.end(&mut state);
         }
     }
 
@@ -386,13 +439,13 @@ impl RmrInner {
             Some(lmr) if to.segment.segment_length > 0 => Some((lmr, self.target(lmr, &to)?)),
             _ => None,
         };
-        let bind = (self.id.0 as u32, cookie);
+        let number = self.id.0 as u32;
         // Harvests and the event of a flushed bind can call an agent, which may use this RMR or
         // free an EP: no lock is held then.
         if ep.takes_window_requests(flags).map_err(refused)? == EpState::Disconnected {
             // A flushed bind changes nothing.
             let rkey = self.state.lock().unwrap().rkey;
-            ep.flush_bind(bind, flags).map_err(refused)?;
+            ep.flush_bind(Bind { rmr: number, cookie, serial: 0 }, flags).map_err(refused)?;
             return Ok(rkey);
         }
         let mut harvested_for = None;
@@ -406,7 +459,7 @@ impl RmrInner {
                 ep.recv_evd.harvest_now()?;
                 continue;
             }
-            match self.submit_bind(&mut state, ep, &to, lmr.as_ref(), bind, flags) {
+            match self.submit_bind(&mut state, ep, &to, lmr.as_ref(), (number, cookie), flags) {
                 Ok(rkey) => return Ok(rkey),
                 Err(BindError::Full) if !made_room => {}
                 Err(BindError::Full) => return Err(PostError::Full(Subtype::ResourceCredits).into()),
@@ -427,7 +480,7 @@ impl RmrInner {
         ep: &Arc<EpInner>,
         to: &Target<'_>,
         lmr: Option<&(&Arc<LmrInner>, rxe_fallback::Mr)>,
-        named: (u32, u64),
+        (rmr, cookie): (u32, u64),
         flags: CompletionFlags,
     ) -> Result<u32, BindError> {
         let through_here = self.scope == RmrScope::Pz || state.last.id == Some(ep.id);
@@ -440,7 +493,7 @@ impl RmrInner {
         {
             // The peer has invalidated the rkey. A second invalidation is an error, and crashes a
             // kernel with rxe.
-            state.bound = None;
+            state.unbound_by_peer();
         }
         let Some(window) = state.window.clone() else { return Err(freed().into()) };
         let bind = lmr.map(|(_, mr)| BindMw {
@@ -453,7 +506,9 @@ impl RmrInner {
         });
         let old = state.bound.is_some().then_some(state.rkey);
         let expected = bind.as_ref().map(|_| self.device.rkeys.expect()).transpose()?;
-        match (self.scope, &bind, &state.bound) {
+        let serial = state.last.next_serial();
+        let named = Bind { rmr, cookie, serial };
+        let position = match (self.scope, &bind, &state.bound) {
             (_, None, None) => ep.push_window(WindowRequest::Nothing, named, flags),
             (RmrScope::Pz, Some(bind), _) => ep.push_window(WindowRequest::Type1(bind), named, flags),
             (RmrScope::Pz, None, Some(bound)) => {
@@ -465,8 +520,15 @@ impl RmrInner {
             (RmrScope::Ep, None, Some(_)) => {
                 ep.push_window(WindowRequest::Invalidate(state.rkey), named, flags)
             }
-        }?;
+        };
+        let position = position?;
         state.last.posted(ep, flags.contains(CompletionFlags::SUPPRESS));
+        if bind.is_some() {
+            state.peers = Peers::In;
+            state.bind = Some((Arc::downgrade(&ep.pair), position));
+        } else if state.bound.is_some() {
+            state.peers = Peers::Leaving(if serial < Last::LAST_SERIAL { serial } else { 0 });
+        }
         self.device.rkeys.remove(state.rkey);
         state.rkey = match self.scope {
             RmrScope::Pz => window.rkey(),
@@ -480,7 +542,7 @@ impl RmrInner {
             Bound { lmr: lmr.clone(), segment: to.segment, privileges: to.privileges, va_type: to.va_type }
         });
         if let Some(expected) = expected {
-            expected.insert(state.rkey, RkeyTarget::Rmr(self.id.0));
+            expected.insert(state.rkey, RkeyTarget::Rmr(self.id.0, ep.id));
         }
         Ok(state.rkey)
     }
@@ -524,12 +586,78 @@ impl RmrInner {
         lmr.mr()
     }
 
-    /// Replaces the window by a new, unbound one. The old one is freed with its last reference.
+    /// Replaces the window by a new, unbound one.
     fn renew(&self, state: &mut State) -> Result<()> {
         let fresh = window(&self.pz, self.scope)?;
-        self.device.rkeys.remove(state.rkey);
-        *state = State { rkey: fresh.rkey(), window: Some(fresh), bound: None, last: Last::default() };
+        self.free_window(state)?;
+        state.rkey = fresh.rkey();
+        state.window = Some(fresh);
+        // Serial numbers go on: events of former requests may still come.
+        state.last = Last { serial: state.last.serial, ..Last::default() };
         Ok(())
+    }
+
+    /// Frees the window, which ends its binding.
+    ///
+    /// # Errors
+    /// Of the device, which still has the window.
+    fn free_window(&self, state: &mut State) -> Result<()> {
+        self.look(state);
+        self.device.rkeys.remove(state.rkey);
+        if let Some(window) = state.window.take()
+            && let Err(failed) = window.free()
+        {
+            state.window = Some(failed.mw);
+            // The rkey has left the table for another reason than an invalidation.
+            if state.peers == Peers::In {
+                state.peers = Peers::Leaving(0);
+            }
+            return Err(Error::verb(Subtype::ResourceMemoryRegion, failed.error));
+        }
+        state.bound = None;
+        if matches!(state.peers, Peers::In | Peers::Leaving(_)) {
+            state.peers = if state.may_bind() { Peers::Astray } else { Peers::Out };
+        }
+        Ok(())
+    }
+
+    /// Frees the window for good.
+    fn end(&self, state: &mut State) {
+        // The window is freed first: while it is bound, its region cannot be deregistered.
+        if let Err(error) = self.free_window(state) {
+            tracing::warn!(%error, "cannot free the window of an RMR");
+        }
+        state.window = None;
+        state.bound = None;
+    }
+
+    /// Looks whether the last bind has completed. False if the device may still execute it. An agent
+    /// may run, so the caller holds no lock.
+    pub(crate) fn settle(&self) -> bool {
+        let may_bind = || self.state.lock().unwrap().may_bind();
+        if !may_bind() {
+            return true;
+        }
+        let ep = self.state.lock().unwrap().last.ep.upgrade();
+        if let Some(ep) = ep {
+            let _ = ep.request_evd.harvest_now();
+        }
+        !may_bind()
+    }
+
+    /// Whether no peer can use the memory to which the RMR was bound last.
+    pub(crate) fn is_over(&self) -> bool {
+        let mut state = self.state.lock().unwrap();
+        self.look(&mut state);
+        state.peers == Peers::Out
+    }
+
+    /// Looks whether a peer has invalidated the rkey of the binding.
+    fn look(&self, state: &mut State) {
+        let gone = || self.device.rkeys.find(state.rkey).is_none();
+        if self.scope == RmrScope::Ep && state.peers == Peers::In && gone() {
+            state.peers = Peers::Out;
+        }
     }
 
     /// Frees the RMR. Returns false if it was freed before.
@@ -537,12 +665,7 @@ impl RmrInner {
         if !self.live.swap(false, Ordering::AcqRel) {
             return false;
         }
-        let mut state = self.state.lock().unwrap();
-        self.device.rkeys.remove(state.rkey);
-        // The window is freed first: while it is bound, its region cannot be deregistered.
-        state.window = None;
-        state.bound = None;
-        drop(state);
+        self.end(&mut self.state.lock().unwrap());
         self.device.rkeys.remove_window(self.id.0);
         self.device.registry.remove(Class::Rmr, self.id.0);
         self.pz.leave();

@@ -71,7 +71,7 @@ pub use device::{
 };
 pub use error::{Error, Result};
 pub use mr::{Access, Mr};
-pub use mw::{BindMw, Mw, MwKind};
+pub use mw::{BindMw, FreeError, Mw, MwKind};
 pub use pd::Pd;
 pub use qp::{
     AttrMask, Qp, QpAttr, QpCaps, QpInit, QpKind, QpState, RtrAttr, RtsAttr, SendFlags, SendList, SendOp,

@@ -152,9 +152,28 @@ impl Mr {
     /// EINVAL if `iova` and the mapping have different offsets in their pages; otherwise as
     /// [`Mr::register_raw`].
     pub fn register_mapping(pd: &Pd, memory: Arc<Mapping>, access: Access, iova: u64) -> Result<Self> {
-        let (addr, len) = (memory.as_ptr(), memory.0.len());
-        check_arguments(len, access)?;
-        Self::register(pd, addr, len, access, iova, Some(memory))
+        let all = 0..memory.0.len();
+        Self::register_part(pd, memory, all, access, iova)
+    }
+
+    /// Registers these bytes of a mapping, as [`Mr::register_mapping`] does all.
+    ///
+    /// # Errors
+    /// As [`Mr::register_mapping`]; EINVAL if the bytes are not all inside the mapping.
+    pub fn register_part(
+        pd: &Pd,
+        memory: Arc<Mapping>,
+        part: Range<usize>,
+        access: Access,
+        iova: u64,
+    ) -> Result<Self> {
+        check_arguments(part.len(), access)?;
+        if part.end > memory.0.len() {
+            let text = format!("the bytes {part:?} are not inside a mapping of {}", memory.0.len());
+            return Err(Error::invalid("ibv_reg_mr", text));
+        }
+        let addr = memory.as_ptr().wrapping_add(part.start);
+        Self::register(pd, addr, part.len(), access, iova, Some(memory))
     }
 
     /// Registers memory that the caller owns.
@@ -219,6 +238,12 @@ impl Mr {
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.inner.addr.addr() as u64
+    }
+
+    /// The device's address of the first byte, which segments contain and peers use.
+    #[must_use]
+    pub fn iova(&self) -> u64 {
+        self.inner.iova
     }
 
     /// Length in bytes, never 0.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use doorbell_sys as sys;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check};
 use crate::mr::{Access, Mr};
 use crate::pd::Pd;
 
@@ -31,7 +31,18 @@ pub struct Mw {
 struct MwInner {
     raw: NonNull<sys::ibv_mw>,
     kind: MwKind,
+    freed: bool,
     pd: Pd,
+}
+
+/// A window that could not be freed, with the error.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct FreeError {
+    /// The window, which peers may still use.
+    pub mw: Mw,
+    /// The error of the verb.
+    pub error: Error,
 }
 
 // SAFETY: verbs on a window are thread safe; the key is read with a volatile read, see `rkey`.
@@ -93,7 +104,7 @@ impl Mw {
             let error = Error::last(verb);
             if error.is_unsupported() { refused() } else { error }
         })?;
-        Ok(Self { inner: Arc::new(MwInner { raw, kind, pd: pd.clone() }) })
+        Ok(Self { inner: Arc::new(MwInner { raw, kind, freed: false, pd: pd.clone() }) })
     }
 
     /// The window's key; after a type 1 binding was posted, the new one.
@@ -137,16 +148,51 @@ impl Mw {
         self.raw().cast()
     }
 
+    /// Frees the window now: afterwards no peer can use its key.
+    ///
+    /// # Errors
+    /// The error returns the window: EBUSY if it has other clones, otherwise `ibv_dealloc_mw`'s
+    /// errno.
+    ///
+    /// # References
+    /// ibv_dealloc_mw(3)
+    pub fn free(self) -> Result<(), FreeError> {
+        let mut inner = match Arc::try_unwrap(self.inner) {
+            Ok(inner) => inner,
+            Err(inner) => {
+                let error =
+                    Error::new("ibv_dealloc_mw", libc::EBUSY).with_detail("the window has other clones");
+                return Err(FreeError { mw: Self { inner }, error });
+            }
+        };
+        match inner.free() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(FreeError { mw: Self { inner: Arc::new(inner) }, error }),
+        }
+    }
+
     pub(crate) fn raw(&self) -> *mut sys::ibv_mw {
         self.inner.raw.as_ptr()
     }
 }
 
+impl MwInner {
+    fn free(&mut self) -> Result<()> {
+        // SAFETY: allocated and not yet freed: this runs from Drop, or from Mw::free with the only
+        // handle, and success is remembered.
+        check("ibv_dealloc_mw", unsafe { sys::ibv_dealloc_mw(self.raw.as_ptr()) })?;
+        self.freed = true;
+        Ok(())
+    }
+}
+
 impl Drop for MwInner {
     fn drop(&mut self) {
-        // SAFETY: allocated by ibv_alloc_mw, freed only here.
-        let returned = unsafe { sys::ibv_dealloc_mw(self.raw.as_ptr()) };
-        crate::log_failed_drop("ibv_dealloc_mw", returned);
+        if !self.freed
+            && let Err(error) = self.free()
+        {
+            tracing::warn!(%error, "cannot free a memory window");
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub struct Request {
     number: u32,
     /// What it does.
     pub op: DtoOp,
-    /// The number of bytes to move.
+    /// The number of bytes to move. Of a bind, which of its RMR's requests it is.
     pub length: u32,
     state: RequestState,
 }
@@ -71,10 +71,10 @@ impl Request {
         Self { cookie, number: pool, op, length, state }
     }
 
-    /// A bind of the RMR of this number.
-    pub(crate) fn bind(rmr: u32, cookie: u64, flags: CompletionFlags) -> Self {
+    /// A bind of the RMR of this number. `serial` comes back as the length of the completion.
+    pub(crate) fn bind(rmr: u32, cookie: u64, flags: CompletionFlags, serial: u32) -> Self {
         let info = WrInfo { cookie, ..WrInfo::default() };
-        Self { number: rmr, ..Self::new(&info, flags, DtoOp::RmrBind, 0) }
+        Self { number: rmr, ..Self::new(&info, flags, DtoOp::RmrBind, serial) }
     }
 
     /// The completion flags.

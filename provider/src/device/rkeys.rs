@@ -11,8 +11,9 @@ use std::sync::{Arc, Weak};
 /// An RMR: the owner of a memory window. Events of binds, of peers and of EPs reach it by this
 /// trait.
 pub(crate) trait WindowOwner: Send + Sync {
-    /// Called when the event of a bind has left its EVD.
-    fn bind_done(&self, success: bool);
+    /// Called when the event of a bind has left its EVD. `serial` is that of a bind that has
+    /// succeeded.
+    fn bind_done(&self, success: bool, serial: u32);
 
     /// Called for every RMR when a peer has invalidated this rkey, which may belong to another RMR.
     fn invalidated(&self, rkey: u32);
@@ -30,8 +31,8 @@ pub(crate) trait WindowOwner: Send + Sync {
 pub(crate) enum RkeyTarget {
     /// The LMR with this context.
     Lmr(u32),
-    /// The RMR with this number.
-    Rmr(u64),
+    /// The RMR with this number, bound through this EP.
+    Rmr(u64, EpId),
 }
 
 #[derive(Default)]
@@ -93,6 +94,22 @@ impl Rkeys {
 
     pub(crate) fn remove(&self, rkey: u32) {
         self.0.lock().unwrap().targets.remove(&rkey);
+    }
+
+    /// Removes the rkey of this LMR, which another object may have got meanwhile.
+    pub(crate) fn remove_lmr(&self, rkey: u32, context: u32) {
+        let targets = &mut self.0.lock().unwrap().targets;
+        if matches!(targets.get(&rkey), Some(RkeyTarget::Lmr(lmr)) if *lmr == context) {
+            targets.remove(&rkey);
+        }
+    }
+
+    /// Removes the rkey of an RMR that was bound through this EP: its peer has invalidated the rkey.
+    pub(crate) fn remove_bound(&self, rkey: u32, through: EpId) {
+        let targets = &mut self.0.lock().unwrap().targets;
+        if matches!(targets.get(&rkey), Some(RkeyTarget::Rmr(_, ep)) if *ep == through) {
+            targets.remove(&rkey);
+        }
     }
 
     pub(crate) fn find(&self, rkey: u32) -> Option<RkeyTarget> {

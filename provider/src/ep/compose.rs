@@ -32,14 +32,14 @@ pub struct Request<L, O, E = ()> {
     pub(crate) ep: E,
     pub(crate) local: L,
     pub(crate) op: O,
-    cookie: u64,
+    pub(crate) cookie: u64,
     pub(crate) flags: CompletionFlags,
 }
 
 /// The operations of a [`Request`].
 pub mod op {
     pub use super::request::{Read, Send, Write};
-    use crate::types::{Destination, RmrTriplet};
+    use crate::types::{Destination, MemPriv, RmrTriplet};
 
     /// A Send that invalidates this RMR context of the peer.
     #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,14 @@ pub mod op {
     /// An atomic comparison, and a replacement.
     #[derive(Clone, Copy, Debug)]
     pub struct CompareSwap(pub(super) RmrTriplet, pub(super) u64, pub(super) u64);
+
+    /// A bind of an RMR to a buffer: [`Rmr::open`](crate::Rmr::open).
+    #[derive(Clone, Copy, Debug)]
+    pub struct Open(pub(crate) MemPriv);
+
+    /// An unbind of an RMR from a buffer: [`WindowBuf::unbind`](crate::WindowBuf::unbind).
+    #[derive(Clone, Copy, Debug)]
+    pub struct Unbind;
 
     /// An RDMA Write that lacks the peer's memory: [`Request::to`](super::Request::to).
     #[derive(Clone, Copy, Debug)]
@@ -390,7 +398,7 @@ pub(crate) mod sealed {
     use super::{CompletionFlags, Ep, LmrTriplet, PoolBytes, PostError, RequestKind, WrInfo};
     use std::iter::once;
 
-    /// Local memory that is of no pool, whose completions have cookies of their own.
+    /// Local memory that does not come back to a pool by the completion: the cookie is the program's.
     pub trait NoPool {}
 
     impl NoPool for &[LmrTriplet] {}

@@ -47,6 +47,7 @@ impl EpInner {
         loop {
             let mut requests = self.pair.requests.lock();
             let Some(request) = requests.take_first() else { break };
+            requests.unstopped |= !stopped && request.is_on_device();
             requests.ring.hold_place();
             drop(requests);
             if unsafe_to_lend(request.owner(), request.is_on_device()) {

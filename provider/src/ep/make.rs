@@ -301,6 +301,7 @@ impl EpSpec {
             lmrs: QueueLmrs::closed(self.device.lmrs, self.pz.number),
             last_pool: LastPool::default(),
             most_inline: 0,
+            unstopped: false,
             posted: Posted::default(),
         };
         let receives = Receives {

@@ -23,6 +23,16 @@ pub(crate) enum WindowRequest<'a> {
     Nothing,
 }
 
+/// Which bind a request is.
+#[derive(Clone, Copy)]
+pub(crate) struct Bind {
+    /// The number of the RMR.
+    pub(crate) rmr: u32,
+    pub(crate) cookie: u64,
+    /// Which of the requests of this RMR.
+    pub(crate) serial: u32,
+}
+
 impl EpInner {
     /// Whether a request about a window can be posted with these flags. Returns the EP's state.
     pub(crate) fn takes_window_requests(&self, flags: CompletionFlags) -> Result<EpState, PostError> {
@@ -33,7 +43,8 @@ impl EpInner {
         Ok(state)
     }
 
-    /// Passes the operation to the device. It completes as a bind. Does not harvest and calls no
+    /// Passes the operation to the device. It completes as a bind. Returns its position among the
+    /// EP's requests. Does not harvest and calls no
     /// code of the program, so the caller may hold the lock of an RMR.
     ///
     /// # Errors
@@ -42,9 +53,9 @@ impl EpInner {
     pub(crate) fn push_window(
         &self,
         what: WindowRequest<'_>,
-        (rmr, cookie): (u32, u64),
+        Bind { rmr, cookie, serial }: Bind,
         flags: CompletionFlags,
-    ) -> Result<(), PostError> {
+    ) -> Result<u64, PostError> {
         let mut requests = self.pair.requests.lock();
         // A bind that invalidates the old key is two requests, of which only the second raises an
         // event. Both are posted or neither.
@@ -54,19 +65,21 @@ impl EpInner {
         }
         if let Some(old) = old {
             let quietly = flags | CompletionFlags::SUPPRESS;
-            requests.push_window(WindowRequest::Invalidate(old), Request::bind(rmr, cookie, quietly))?;
+            requests.push_window(WindowRequest::Invalidate(old), Request::bind(rmr, cookie, quietly, 0))?;
         }
-        requests.push_window(what, Request::bind(rmr, cookie, flags))
+        let position = requests.ring.end();
+        requests.push_window(what, Request::bind(rmr, cookie, flags, serial))?;
+        Ok(position)
     }
 
     /// Flushes a bind that was posted to this EP, which is DISCONNECTED. An agent may run, so the
     /// caller holds no lock.
     pub(crate) fn flush_bind(
         self: &Arc<Self>,
-        (rmr, cookie): (u32, u64),
+        Bind { rmr, cookie, serial }: Bind,
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
-        let request = Request::bind(rmr, cookie, flags);
+        let request = Request::bind(rmr, cookie, flags, serial);
         self.submit(EpState::Disconnected, request, false, 0, |_, _, _| Ok(()))
     }
 
@@ -88,7 +101,7 @@ impl EpInner {
                 segment_length: to.segment_length,
                 lmr_context: context,
             }),
-            RkeyTarget::Rmr(id) => {
+            RkeyTarget::Rmr(id, _) => {
                 let window = self.device.rkeys.window(id).ok_or(dead)?;
                 window.local(to.virtual_address, to.segment_length)
             }

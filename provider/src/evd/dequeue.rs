@@ -268,7 +268,7 @@ impl EvdInner {
         let Dequeued::Dto(dto) = event else { return };
         if let Some(bind) = dto.as_bind() {
             if let Some(window) = self.device.rkeys.window(bind.rmr.0) {
-                window.bind_done(bind.status == DtoStatus::Success);
+                window.bind_done(bind.status == DtoStatus::Success, dto.length);
             }
         } else if let Some(rkey) = dto.invalidated {
             self.device.rkeys.invalidated(rkey);

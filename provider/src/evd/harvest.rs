@@ -217,7 +217,7 @@ impl EvdInner {
         }
         if let Some(rkey) = dto.invalidated {
             // The window is free from now on: nothing may invalidate the key a second time.
-            self.device.rkeys.remove(rkey);
+            self.device.rkeys.remove_bound(rkey, pair.ep);
         }
         if let (WrId::Srq { .. }, Some(srq)) = (completion.wr_id, &pair.srq) {
             while let Some(lost) = srq.path.next_lost() {

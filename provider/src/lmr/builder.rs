@@ -157,9 +157,10 @@ impl LmrBuilder<'_> {
         let mut access = access_of(privileges);
         access.set(Access::MW_BIND, ia.device.attr.max_rmrs > 0);
         access.set(Access::ZERO_BASED, va_type == VaType::ZeroBased);
+        ia.device.check()?;
+        pz.inner.check(&ia.device)?;
         Lmr::register(
-            ia,
-            pz,
+            &pz.inner,
             len,
             privileges,
             va_type,
