@@ -36,6 +36,8 @@ fn main() {
         a_pool_closes_when_no_buffer_is_out,
         a_wait_for_the_next_message_ends_in_time,
         a_pool_of_nothing_is_refused,
+        a_pool_grows_while_its_buffers_are_in_use,
+        a_pool_that_cannot_grow_stays_as_it_is,
     ])
     .exit();
 }
@@ -585,4 +587,69 @@ fn a_message_is_sent_back_without_a_copy() {
     drop(refused);
     pool.refill(&mut srq).unwrap();
     assert_eq!(gauges(&pool, &srq), (4, 0, 0));
+}
+
+/// A pool of two grows to four, with a deeper SRQ, and to seven. All buffers take messages, those
+/// that were out or posted before as well, and messages are sent back from old and new ones.
+fn a_pool_grows_while_its_buffers_are_in_use() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = rig.pooled(2);
+    rig.send_bytes(&mut pair, b"before");
+    let before = message(&rig.server, &mut pool);
+    pool.grow(&mut srq, 2).unwrap();
+    assert_eq!((pool.buffers(), srq.query().unwrap().depth), (4, 4));
+    assert_eq!(gauges(&pool, &srq), (1, 1, 2));
+    assert_eq!(pool.refill(&mut srq).unwrap(), 2);
+    pool.grow(&mut srq, 3).unwrap();
+    assert_eq!(pool.refill(&mut srq).unwrap(), 3);
+    assert_eq!(gauges(&pool, &srq), (6, 1, 0));
+    let mut out: Vec<_> = (0..6_u8)
+        .map(|n| {
+            rig.send_bytes(&mut pair, &[n; 40]);
+            message(&rig.server, &mut pool)
+        })
+        .collect();
+    assert_eq!(gauges(&pool, &srq), (0, 7, 0));
+    assert!(out.iter().zip(0..).all(|(message, n)| **message == [n; 40]));
+    let refused = pool.close().unwrap_err();
+    assert_eq!(refused.error.code(), dat::INVALID_STATE);
+    pool = refused.object;
+    assert_eq!(*before, *b"before");
+    out.push(before);
+    let mut echoes = RecvPool::new(&rig.client.ia, &rig.client.pz, 7, SIZE).unwrap();
+    echoes.refill(&mut pair.client).unwrap();
+    for message in out.drain(..) {
+        pool.send(message).post(&mut pair.server).unwrap();
+    }
+    for n in 0..6_u8 {
+        assert_eq!(*self::message(&rig.client, &mut echoes), [n; 40]);
+        assert!(pool.take(&dto(&rig.server.request)).is_none());
+    }
+    assert_eq!(*self::message(&rig.client, &mut echoes), *b"before");
+    assert!(pool.take(&dto(&rig.server.request)).is_none());
+    assert_eq!(gauges(&pool, &srq), (0, 0, 7));
+    // `next` refills all of it.
+    let mut next = || pool.next_for(&mut srq, &rig.server.recv, SHORT).unwrap();
+    assert!(next().is_none());
+    for n in 0..30_u8 {
+        rig.send_bytes(&mut pair, &[n; 8]);
+        assert!(matches!(next(), Some(Received::Message(message)) if *message == [n; 8]));
+    }
+    drop(pair);
+    drop(srq);
+    pool.close().unwrap();
+}
+
+fn a_pool_that_cannot_grow_stays_as_it_is() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = rig.pooled(2);
+    let most = rig.server.ia.attributes().max_recv_per_srq;
+    for (more, expected) in [(0, dat::INVALID_ARG3), (most, dat::INVALID_ARG2), (u32::MAX, dat::INVALID_ARG2)]
+    {
+        assert_eq!(code(pool.grow(&mut srq, more)), expected, "{more}");
+        assert_eq!((pool.buffers(), srq.query().unwrap().depth), (2, 2));
+        assert_eq!(gauges(&pool, &srq), (2, 0, 0));
+    }
+    rig.send_bytes(&mut pair, b"still");
+    assert_eq!(*message(&rig.server, &mut pool), *b"still");
 }

@@ -21,7 +21,7 @@ use crate::memory::headroom;
 use crate::pz::PzInner;
 use crate::sync::{Mutex, rank};
 use crate::types::{LmrTriplet, MemPriv, RmrTriplet, VaType};
-use crate::{Error, Ia, IaCounter, Pz, Refused, Result, Subtype};
+use crate::{Error, IaCounter, Refused, Result, Subtype};
 use rxe_fallback::mr::Mapping;
 use rxe_fallback::{Access, Mr, Sge};
 use std::ops::Range;
@@ -216,32 +216,22 @@ pub(crate) struct PoolMemory {
 
 impl PoolMemory {
     /// Registers the first `len` bytes of this mapping, which are all that anybody uses.
-    pub(crate) fn register(
-        ia: &Ia,
-        pz: &Pz,
-        memory: &Arc<Mapping>,
-        len: usize,
-        privileges: MemPriv,
-    ) -> Result<Self> {
-        ia.device.check()?;
-        pz.inner.check(&ia.device)?;
-        debug_assert!((MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE).contains(privileges));
-        Self::of_bytes(&pz.inner, memory, 0..len, privileges, Access::empty())
+    pub(crate) fn register(pz: &Arc<PzInner>, memory: &Arc<Mapping>, len: usize) -> Result<Self> {
+        Self::of_bytes(pz, memory, 0..len, Access::empty())
     }
 
     /// Registers these bytes of the memory once more: for windows, which peers use.
     pub(crate) fn for_window(&self, memory: &Arc<Mapping>, bytes: Range<usize>) -> Result<Self> {
-        let LmrInner { pz, privileges, .. } = &*self.lmr.inner;
-        Self::of_bytes(pz, memory, bytes, *privileges, Access::MW_BIND)
+        Self::of_bytes(self.pz(), memory, bytes, Access::MW_BIND)
     }
 
-    fn of_bytes(
-        pz: &Arc<PzInner>,
-        memory: &Arc<Mapping>,
-        bytes: Range<usize>,
-        privileges: MemPriv,
-        more: Access,
-    ) -> Result<Self> {
+    /// The PZ.
+    pub(crate) fn pz(&self) -> &Arc<PzInner> {
+        &self.lmr.inner.pz
+    }
+
+    fn of_bytes(pz: &Arc<PzInner>, memory: &Arc<Mapping>, bytes: Range<usize>, more: Access) -> Result<Self> {
+        let privileges = MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE;
         let device = &pz.device;
         let len = bytes.len();
         let start = memory.as_ptr().wrapping_add(bytes.start).addr() as u64;

@@ -36,8 +36,9 @@ use crate::datapath::WrInfo;
 use crate::event_data::Owner;
 use crate::lmr::PoolMemory;
 use crate::memory::{headroom, list, table};
+use crate::pz::PzInner;
 use crate::sync::{Mutex, rank};
-use crate::types::{ByNumber, MemPriv};
+use crate::types::ByNumber;
 use crate::{Error, Ia, Pz, Result, Subtype};
 use rxe_fallback::mr::Mapping;
 use std::collections::TryReserveError;
@@ -236,7 +237,7 @@ fn new_number() -> Result<u32> {
 }
 
 impl Arena {
-    fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize, privileges: MemPriv) -> Result<Arc<Self>> {
+    fn new(pz: &Arc<PzInner>, buffers: u32, size: usize) -> Result<Arc<Self>> {
         if !(1..=MOST).contains(&buffers) || size == 0 || u32::try_from(size).is_err() {
             return Err(Error::arg(
                 3,
@@ -253,7 +254,7 @@ impl Arena {
         // deregistered, and the arena for the guards.
         let memory = Arc::new(Mapping::new(len, false).map_err(|_| out_of_memory())?);
         let arena = Arc::new(Self {
-            registered: PoolMemory::register(ia, pz, &memory, len, privileges)?,
+            registered: PoolMemory::register(pz, &memory, len)?,
             base: Base(NonNull::new(memory.as_ptr()).ok_or_else(out_of_memory)?),
             size,
             returned: Returned::new(buffers)?,
@@ -262,7 +263,7 @@ impl Arena {
             memory,
             windows: Mutex::default(),
         });
-        ia.device.pools.add(arena.number, &arena.unseen)?;
+        pz.device.pools.add(arena.number, &arena.unseen)?;
         Ok(arena)
     }
 
@@ -322,8 +323,19 @@ pub(crate) struct Pool {
 impl Pool {
     /// Creates a pool of free buffers.
     fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
-        let arena = Arena::new(ia, pz, buffers, size, MemPriv::LOCAL_READ | MemPriv::LOCAL_WRITE)?;
+        ia.device.check()?;
+        pz.inner.check(&ia.device)?;
+        Self::in_pz(&pz.inner, buffers, size)
+    }
+
+    fn in_pz(pz: &Arc<PzInner>, buffers: u32, size: usize) -> Result<Self> {
+        let arena = Arena::new(pz, buffers, size)?;
         Ok(Self { arena, buffers: Buffers::new(buffers)?, spare: 0 })
+    }
+
+    /// A pool of free buffers of the same size, in the same PZ.
+    fn like(&self, buffers: u32) -> Result<Self> {
+        Self::in_pz(self.arena.registered.pz(), buffers, self.arena.size)
     }
 
     /// The guard of a buffer that is out, for its first `len` bytes.
@@ -374,7 +386,15 @@ impl Pool {
     /// The number of posted buffers.
     #[inline]
     fn posted(&self) -> usize {
-        self.buffers.posted - self.arena.unseen.len()
+        self.counts().0
+    }
+
+    /// The numbers of posted and of free buffers. Those that have returned are free.
+    #[inline]
+    fn counts(&self) -> (usize, usize) {
+        // Read once: more buffers may return meanwhile.
+        let unseen = self.arena.unseen.len();
+        (self.buffers.posted - unseen, self.buffers.free.len() + self.arena.returned.len() + unseen)
     }
 }
 

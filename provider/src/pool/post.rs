@@ -16,11 +16,12 @@ pub trait BufferPool: sealed::Inside {}
 impl<P: sealed::Inside> BufferPool for P {}
 
 pub(super) mod sealed {
-    use super::Pool;
+    use super::{Pool, SendBuf};
 
+    /// Where the accounts of a buffer are. A buffer of another pool is refused later.
     pub trait Inside {
         #[expect(private_interfaces, reason = "only pools have buffers")]
-        fn inside(&mut self) -> &mut Pool;
+        fn inside(&mut self, buf: &SendBuf) -> &mut Pool;
     }
 }
 
@@ -59,7 +60,7 @@ impl<O: Op, P: BufferPool> Request<PoolBuf, O, &mut P> {
     #[inline(always)]
     pub fn post(self, ep: &mut Ep) -> Result<(), Refused<SendBuf, PostError>> {
         let Self { ep: pool, local: PoolBuf { buf, len }, op, flags, .. } = self;
-        let pool = pool.inside();
+        let pool = pool.inside(&buf);
         let (buffer, cookie) = start(pool, buf, slice::from_ref(&(0..len)), flags)?;
         let arena = &pool.arena;
         // The device may write to the buffer of any other operation.
@@ -93,7 +94,7 @@ impl<O: Op, P: BufferPool> Request<PoolBuf, O, &mut P> {
         requests: &[ChainRequest<'_>],
     ) -> Result<(), Refused<SendBuf, ChainError>> {
         let Self { ep: pool, local: PoolBuf { buf, len }, op, flags, .. } = self;
-        let pool = pool.inside();
+        let pool = pool.inside(&buf);
         let (buffer, cookie) =
             start(pool, buf, slice::from_ref(&(0..len)), flags).map_err(|Refused { object, error }| {
                 Refused { object, error: ChainError { request: requests.len(), error } }

@@ -8,9 +8,12 @@ use crate::error::PostError;
 use crate::event_data::Owner;
 use crate::lmr::PoolMemory;
 use crate::{
-    DtoCompletion, DtoOp, Ep, EpId, Evd, Event, Ia, Pz, Refused, Request, Result, Srq, SrqParam, Subtype, op,
+    DtoCompletion, DtoOp, Ep, EpId, Error, Evd, Event, Ia, Pz, Refused, Request, Result, Srq, SrqParam,
+    Subtype, op,
 };
+use std::iter;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A queue that a pool can post to: an SRQ, or an EP with a receive queue of its own.
@@ -102,7 +105,14 @@ mod sealed {
 #[derive(Debug)]
 pub struct RecvPool {
     pool: Pool,
+    /// What [`RecvPool::grow`] has added: each with memory and accounts of its own.
+    more: Vec<Pool>,
     batch: usize,
+}
+
+/// How many buffers a refill of a pool of this many waits for.
+fn batch_of(buffers: usize) -> usize {
+    (buffers / 4).clamp(1, 64)
 }
 
 /// A received message: exactly its bytes. Dropping a `RecvBuf` returns its buffer to the pool.
@@ -142,8 +152,13 @@ pub struct Gauges {
 impl Inside for RecvPool {
     #[expect(private_interfaces, reason = "only pools have buffers")]
     #[inline(always)]
-    fn inside(&mut self) -> &mut Pool {
-        &mut self.pool
+    fn inside(&mut self, buf: &SendBuf) -> &mut Pool {
+        let arena = &*buf.buffer.arena;
+        let of = |pool: &Pool| Arc::ptr_eq(&pool.arena, arena);
+        match self.more.iter().position(of) {
+            Some(n) => &mut self.more[n],
+            None => &mut self.pool,
+        }
     }
 }
 
@@ -155,7 +170,47 @@ impl RecvPool {
     /// [`LmrBuilder::allocate`](crate::LmrBuilder::allocate).
     pub fn new(ia: &Ia, pz: &Pz, buffers: u32, size: usize) -> Result<Self> {
         let pool = Pool::new(ia, pz, buffers, size)?;
-        Ok(Self { pool, batch: (buffers as usize / 4).clamp(1, 64) })
+        Ok(Self { pool, more: Vec::new(), batch: batch_of(buffers as usize) })
+    }
+
+    /// Adds `buffers` free buffers, which the next refill posts. Gives the SRQ as many entries as the
+    /// pool has buffers then, if it has fewer. Each call registers memory of its own, so add many
+    /// buffers at a time: for example as many as there are.
+    ///
+    /// ```no_run
+    /// # use doorbell::*;
+    /// # fn reinforce(pool: &mut RecvPool, srq: &mut Srq, event: &Event) -> Result<()> {
+    /// if matches!(event, Event::Async(AsyncEvent { reason: reason::SRQ_LOW_WATERMARK, .. })) {
+    ///     pool.grow(srq, pool.buffers())?;
+    ///     pool.refill(srq)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`RecvPool::new`] and [`Srq::resize`]; the pool and the SRQ have not changed then.
+    pub fn grow(&mut self, srq: &mut Srq, buffers: u32) -> Result<()> {
+        let all = self.buffers().checked_add(buffers).ok_or_else(|| {
+            Error::arg(2, format!("{} buffers and {buffers} more: a pool has 2^32 at most", self.buffers()))
+        })?;
+        self.more.try_reserve(1)?;
+        let more = self.pool.like(buffers)?;
+        if srq.inner.recv.path.depth() < all {
+            srq.resize(all)?;
+        }
+        self.more.push(more);
+        self.batch = batch_of(all as usize);
+        Ok(())
+    }
+
+    /// The number of buffers.
+    pub fn buffers(&self) -> u32 {
+        self.pools().map(|pool| pool.buffers.states.len() as u32).sum()
+    }
+
+    fn pools(&self) -> impl Iterator<Item = &Pool> {
+        iter::once(&self.pool).chain(&self.more)
     }
 
     /// Posts every free or returned buffer for which the queue has room. Returns the number of
@@ -164,30 +219,13 @@ impl RecvPool {
     /// # Errors
     /// The error of the post, except for a full queue. Buffers that were not posted stay free.
     pub fn refill<Q: ReceiveQueue>(&mut self, queue: &mut Q) -> Result<usize, PostError> {
-        let pool = &mut self.pool;
-        if pool.arena.is_inherited() {
-            return Err(PostError::Stale(Subtype::InvalidHandleLmr));
-        }
-        pool.collect();
-        let Pool { arena, buffers, .. } = pool;
-        let fast = queue.takes(&arena.registered);
-        let mut n = 0;
-        while let Some((index, cookie)) = buffers.next_free() {
-            let (bytes, info) = (arena.bytes(index, 0, arena.size), arena.info(cookie));
-            if fast && queue.push_fast(&arena.registered, bytes, &info) {
-                n += 1;
-                continue;
+        let (mut n, mut room) = refill(&mut self.pool, queue)?;
+        for pool in &mut self.more {
+            if !room {
+                break;
             }
-            match queue.push(&arena.registered, bytes, info) {
-                Ok(()) => n += 1,
-                Err(error) => {
-                    buffers.take_back(index, BufferState::Free);
-                    if matches!(error, PostError::Full(_)) {
-                        break;
-                    }
-                    return Err(error);
-                }
-            }
+            let (posted, more_room) = refill(pool, queue)?;
+            (n, room) = (n + posted, more_room);
         }
         Ok(n)
     }
@@ -203,10 +241,11 @@ impl RecvPool {
 
     #[inline(always)]
     fn sort(&mut self, dto: &DtoCompletion) -> Option<Received> {
-        let pool = &mut self.pool;
-        if dto.owner != Owner::Pool(pool.arena.number) {
-            return None;
-        }
+        let pool = match dto.owner {
+            Owner::Pool(number) if number == self.pool.arena.number => &mut self.pool,
+            Owner::Pool(number) => self.more.iter_mut().find(|pool| pool.arena.number == number)?,
+            _ => return None,
+        };
         let index = pool.buffers.complete(dto.cookie)?;
         if !dto.op.is_receive() {
             pool.buffers.give_back(index);
@@ -265,7 +304,8 @@ impl RecvPool {
 
     #[inline(always)]
     fn refill_some<Q: ReceiveQueue>(&mut self, queue: &mut Q) -> Result<()> {
-        if self.free(self.pool.arena.unseen.len()) >= self.batch || self.posted() < self.batch {
+        let (posted, free) = self.counts();
+        if free >= self.batch || posted < self.batch {
             self.refill(queue)?;
         }
         Ok(())
@@ -290,13 +330,10 @@ impl RecvPool {
     /// As [`Srq::query`].
     pub fn gauges(&self, srq: &Srq) -> Result<Gauges> {
         let SrqParam { available, outstanding, .. } = srq.query()?;
-        // Read once: more buffers may return meanwhile.
-        let unseen = self.pool.arena.unseen.len();
-        let posted = self.pool.buffers.posted - unseen;
-        let free = self.free(unseen);
+        let (posted, free) = self.counts();
         Ok(Gauges {
             posted,
-            out: self.pool.buffers.states.len() - posted - free,
+            out: self.buffers() as usize - posted - free,
             free,
             available: available as usize,
             unreaped: (outstanding - available) as usize,
@@ -311,25 +348,63 @@ impl RecvPool {
     /// INVALID_STATE while a buffer is out. The error returns the pool.
     #[expect(clippy::result_large_err, reason = "the error returns the pool")]
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        self.pool.check_none_out().map_err(|error| Refused { object: self, error })
+        match iter::once(&mut self.pool).chain(&mut self.more).try_for_each(Pool::check_none_out) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Refused { object: self, error }),
+        }
     }
 
     /// The number of buffers that this pool has posted and not yet seen as completed.
     #[inline]
     pub fn posted(&self) -> usize {
-        self.pool.posted()
+        self.counts().0
     }
 
-    /// The number of buffers that the next refill can post. `unseen` buffers have returned unseen.
-    #[inline]
-    fn free(&self, unseen: usize) -> usize {
-        self.pool.buffers.free.len() + self.pool.arena.returned.len() + unseen
+    /// The numbers of posted and of free buffers.
+    #[inline(always)]
+    fn counts(&self) -> (usize, usize) {
+        let mut all = self.pool.counts();
+        for pool in &self.more {
+            let (posted, free) = pool.counts();
+            all = (all.0 + posted, all.1 + free);
+        }
+        all
     }
 
     /// The size of one buffer, in bytes.
     pub fn buffer_size(&self) -> usize {
         self.pool.arena.size
     }
+}
+
+/// Posts the free buffers of this pool for which the queue has room. Returns their number, and
+/// whether the queue had room for all.
+fn refill<Q: ReceiveQueue>(pool: &mut Pool, queue: &mut Q) -> Result<(usize, bool), PostError> {
+    if pool.arena.is_inherited() {
+        return Err(PostError::Stale(Subtype::InvalidHandleLmr));
+    }
+    pool.collect();
+    let Pool { arena, buffers, .. } = pool;
+    let fast = queue.takes(&arena.registered);
+    let mut n = 0;
+    while let Some((index, cookie)) = buffers.next_free() {
+        let (bytes, info) = (arena.bytes(index, 0, arena.size), arena.info(cookie));
+        if fast && queue.push_fast(&arena.registered, bytes, &info) {
+            n += 1;
+            continue;
+        }
+        match queue.push(&arena.registered, bytes, info) {
+            Ok(()) => n += 1,
+            Err(error) => {
+                buffers.take_back(index, BufferState::Free);
+                if matches!(error, PostError::Full(_)) {
+                    return Ok((n, false));
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok((n, true))
 }
 
 impl RecvBuf {

@@ -33,7 +33,7 @@ pub struct SendPool {
 impl Inside for SendPool {
     #[expect(private_interfaces, reason = "only pools have buffers")]
     #[inline(always)]
-    fn inside(&mut self) -> &mut Pool {
+    fn inside(&mut self, _: &SendBuf) -> &mut Pool {
         &mut self.pool
     }
 }
