@@ -6,19 +6,17 @@
 use doorbell::{DtoCompletion, Ia, Pz, RecvBuf, RecvPool, Srq};
 
 /// The smallest pool.
-const FIRST: usize = 256;
+const FIRST: u32 = 256;
 
 /// Buffers are posted again when this many were taken.
 const BATCH: usize = 32;
 
-/// The SRQ and its pools.
+/// The SRQ and its pool.
 #[derive(Debug)]
 pub(super) struct Receives {
     srq: Srq,
-    pools: Vec<RecvPool>,
-    total: usize,
-    most: usize,
-    size: usize,
+    pool: RecvPool,
+    most: u32,
     /// Buffers that were given out since the last refill.
     taken: usize,
 }
@@ -26,59 +24,47 @@ pub(super) struct Receives {
 impl Receives {
     /// At most `most` buffers of this size.
     pub(super) fn new(ia: &Ia, pz: &Pz, most: usize, size: usize) -> doorbell::Result<Self> {
-        let depth = u32::try_from(most).unwrap_or(u32::MAX);
-        let srq = Srq::builder(ia, pz).depth(depth).build()?;
-        let mut receives = Self { srq, pools: Vec::new(), total: 0, most, size, taken: 0 };
-        receives.grow(ia, pz, FIRST)?;
-        Ok(receives)
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        let mut srq = Srq::builder(ia, pz).depth(most).build()?;
+        let mut pool = RecvPool::new(ia, pz, FIRST.min(most), size)?;
+        pool.refill(&mut srq)?;
+        Ok(Self { srq, pool, most, taken: 0 })
     }
 
     pub(super) fn srq(&self) -> &Srq {
         &self.srq
     }
 
-    fn grow(&mut self, ia: &Ia, pz: &Pz, by: usize) -> doorbell::Result<()> {
-        let by = by.min(self.most - self.total);
-        if by == 0 {
-            return Ok(());
-        }
-        let mut pool = RecvPool::new(ia, pz, by as u32, self.size)?;
-        pool.refill(&mut self.srq)?;
-        self.pools.push(pool);
-        self.total += by;
-        Ok(())
-    }
-
     /// The capsule of this receive; `None` if the receive failed, or another queue's it is.
     pub(super) fn take(&mut self, dto: &DtoCompletion) -> Option<RecvBuf> {
         self.taken += 1;
-        self.pools.iter_mut().find_map(|pool| pool.take(dto))
+        self.pool.take(dto)
     }
 
     /// Posts the buffers that came back, if they are many or the engine is `idle`. Doubles the pool
     /// when less than a quarter is posted.
-    pub(super) fn refill(&mut self, ia: &Ia, pz: &Pz, idle: bool) -> doorbell::Result<()> {
-        if self.taken < BATCH && !(idle && self.posted() < self.total) {
+    pub(super) fn refill(&mut self, idle: bool) -> doorbell::Result<()> {
+        if self.taken < BATCH && !(idle && self.posted() < self.total()) {
             return Ok(());
         }
         self.taken = 0;
-        for pool in &mut self.pools {
-            pool.refill(&mut self.srq)?;
-        }
-        if self.posted() < self.total / 4 && self.total < self.most {
-            tracing::info!(buffers = self.total, "few receive buffers are left: doubling their number");
-            self.grow(ia, pz, self.total)?;
+        self.pool.refill(&mut self.srq)?;
+        let buffers = self.pool.buffers();
+        if self.posted() < self.total() / 4 && buffers < self.most {
+            tracing::info!(buffers, "few receive buffers are left: doubling their number");
+            self.pool.grow(&mut self.srq, buffers.min(self.most - buffers))?;
+            self.pool.refill(&mut self.srq)?;
         }
         Ok(())
     }
 
     /// The number of posted buffers.
     pub(super) fn posted(&self) -> usize {
-        self.pools.iter().map(RecvPool::posted).sum()
+        self.pool.posted()
     }
 
     /// The number of all buffers.
     pub(super) fn total(&self) -> usize {
-        self.total
+        self.pool.buffers() as usize
     }
 }

@@ -76,7 +76,7 @@ impl Engine {
         if count == 0 || self.passes.is_multiple_of(EVENTS_EACH) {
             count += self.take(|engine| &engine.events)?;
         }
-        self.receives.refill(&self.ia, &self.pz, count == 0)?;
+        self.receives.refill(count == 0)?;
         self.now = Instant::now();
         self.clock = self.now.duration_since(self.opened).as_micros() as u64;
         self.run_delayed(self.now);
