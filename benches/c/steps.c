@@ -17,6 +17,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -100,6 +101,21 @@ static size_t fetch(pid_t pid, unsigned long long address, unsigned char *code, 
 	return got > 0 ? (size_t)got : 0;
 }
 
+/*
+ * Keeps this program and the thread that it steps on one core. They take turns at each instruction:
+ * between two cores, each turn waits until the other core wakes up. Threads that the program has
+ * started before stay where they are.
+ */
+static void share_a_core(pid_t pid)
+{
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	if (sched_setaffinity(0, sizeof one, &one) != 0 || sched_setaffinity(pid, sizeof one, &one) != 0)
+		die("affinity");
+}
+
 /* Steps from one trap to the next. Returns 0 if the program ended before. */
 static int step_through(pid_t pid, int *status)
 {
@@ -181,6 +197,8 @@ int main(int argc, char **argv)
 		} else if (status >> 8 == (SIGTRAP | PTRACE_EVENT_EXEC << 8)) {
 			signal = 0;
 		} else if (signal == SIGTRAP) {
+			if (!written)
+				share_a_core(pid);
 			if (!step_through(pid, &status))
 				break;
 			rewind(out);

@@ -1,13 +1,19 @@
 //! Measures every case of every subject in one run and writes the report.
 
-use std::{fmt::Write as _, path::PathBuf, process::Command, time::Duration};
+use std::{
+    fmt::Write as _,
+    path::PathBuf,
+    process::Command,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
 use doorbell_benches::{
     aims, build, build_empty,
     case::{COUNTED_RUNS, counted, trapped},
-    count,
+    count::{self, Executed},
     dat::{DatPost, Stepper, library},
     device, dtest, host, libmlx5, page,
     plan::{CaseName, Spec, Subject, plan},
@@ -262,19 +268,17 @@ fn measure(args: &Args) -> Result<()> {
     let mut counts = vec![Count::default(); jobs.len()];
     if !args.no_instructions {
         eprintln!("counting instructions");
+        let mut works = vec![];
         if !args.quick && count::available() {
-            count_queues(&jobs, &mut counts)?;
+            works.extend(count_queues(&jobs));
         }
-        if !args.quick && cfg!(target_arch = "x86_64") {
-            count_locked(&jobs, &mut counts)?;
-        }
-        if let Some(dat) = dat.as_ref().filter(|_| cfg!(target_arch = "x86_64")) {
+        if cfg!(target_arch = "x86_64") {
             let groups = if args.quick { 1 } else { 4 };
-            count_dat(&jobs, dat, groups, &mut counts)?;
+            works.extend(dat.as_ref().map(|dat| count_dat(&jobs, dat, groups)).into_iter().flatten());
+            works.extend(uct.as_ref().map(|uct| count_uct(&jobs, uct, groups)).into_iter().flatten());
         }
-        if let Some(uct) = uct.as_ref().filter(|_| cfg!(target_arch = "x86_64")) {
-            let groups = if args.quick { 1 } else { 4 };
-            count_uct(&jobs, uct, groups, &mut counts)?;
+        for (job, count) in side_by_side(works)?.into_iter().flatten() {
+            counts[job] = count;
         }
     }
     let rows: Vec<Row> = jobs
@@ -371,64 +375,83 @@ impl Count {
     }
 }
 
-/// Instructions per operation of the jobs that run in this program: one run under callgrind per
-/// subject.
-fn count_queues(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
+/// Counts some of the jobs, which it names by their indexes.
+type Work<'a> = Box<dyn FnOnce() -> Result<Vec<(usize, Count)>> + Send + 'a>;
+
+/// Does all of the works, as many at a time as there are processors.
+fn side_by_side(works: Vec<Work<'_>>) -> Result<Vec<Vec<(usize, Count)>>> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let works = Mutex::new(works.into_iter());
+    let next = || works.lock().unwrap_or_else(PoisonError::into_inner).next();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..processors)
+            .map(|_| scope.spawn(|| std::iter::from_fn(next).map(|work| work()).collect::<Result<Vec<_>>>()))
+            .collect();
+        let mut all = vec![];
+        for thread in threads {
+            all.extend(thread.join().map_err(|_| anyhow!("a count has panicked"))??);
+        }
+        Ok(all)
+    })
+}
+
+/// Instructions and locked instructions per operation of the jobs that run in this program: for each
+/// subject, one run under callgrind, and one of the runner alone.
+fn count_queues(jobs: &[Job]) -> Vec<Work<'_>> {
+    let mut works: Vec<Work<'_>> = vec![];
     for subject in Subject::ALL {
         let own: Vec<usize> =
             (0..jobs.len()).filter(|n| jobs[*n].subject == subject && jobs[*n].is_here()).collect();
-        if own.is_empty() {
-            continue;
-        }
-        let cases: Vec<usize> = own.iter().map(|n| jobs[*n].index).collect();
-        let (all, around) = (count(subject, &cases, false)?, count(subject, &cases, true)?);
-        for (n, (all, around)) in own.into_iter().zip(all.into_iter().zip(around)) {
-            let operations = operations(&jobs[n].spec);
-            counts[n].instructions = Some((all - around) / f64::from(operations * COUNTED_RUNS));
+        if !own.is_empty() {
+            works.push(Box::new(move || count_own(jobs, subject, own)));
         }
     }
-    Ok(())
+    works
 }
 
-/// Locked instructions per operation of the jobs that run in this program, by single steps. They are
-/// the same in each group, so one is enough.
-fn count_locked(jobs: &[Job], counts: &mut [Count]) -> Result<()> {
-    let stepper = Stepper::new()?;
-    for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| job.is_here()) {
-        let mut command = again(job.subject)?;
-        command.args(["--trap", &job.index.to_string(), "--runs", "1"]);
-        count.locked = Some(stepper.steps(&command)?.locked as f64 / f64::from(operations(&job.spec)));
-    }
-    Ok(())
+/// The counts of these jobs of one subject.
+fn count_own(jobs: &[Job], subject: Subject, own: Vec<usize>) -> Result<Vec<(usize, Count)>> {
+    let cases: Vec<usize> = own.iter().map(|n| jobs[*n].index).collect();
+    let (all, around) = (count(subject, &cases, false)?, count(subject, &cases, true)?);
+    let of = |(n, (all, around)): (usize, (Executed, Executed))| {
+        let operations = f64::from(operations(&jobs[n].spec) * COUNTED_RUNS);
+        let per_operation = |of: fn(&Executed) -> f64| (of(&all) - of(&around)) / operations;
+        let instructions = Some(per_operation(|executed| executed.instructions));
+        let locked = cfg!(target_arch = "x86_64").then(|| per_operation(|executed| executed.locked));
+        (n, Count { instructions, locked })
+    };
+    Ok(own.into_iter().zip(all.into_iter().zip(around)).map(of).collect())
 }
 
 /// Instructions and locked instructions per operation of the jobs that go through libdat2, counted
 /// by single steps in `groups` groups of operations.
-fn count_dat(jobs: &[Job], dat: &DatPost, groups: u32, counts: &mut [Count]) -> Result<()> {
-    let counted = |job: &Job| {
+fn count_dat<'a>(jobs: &'a [Job], dat: &'a DatPost, groups: u32) -> Vec<Work<'a>> {
+    let mut works: Vec<Work<'_>> = vec![];
+    for (n, job) in jobs.iter().enumerate() {
         let case = job.spec.case;
-        case.through_libdat() && case.threads().is_none() && !case.is_control()
-    };
-    for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| counted(job)) {
-        *count = Count::of(dat.steps(job.subject, &job.spec, groups)?);
+        if case.through_libdat() && case.threads().is_none() && !case.is_control() {
+            works
+                .push(Box::new(move || Ok(vec![(n, Count::of(dat.steps(job.subject, &job.spec, groups)?))])));
+        }
     }
-    Ok(())
+    works
 }
 
 /// As [`count_dat`], of the jobs of UCX.
-fn count_uct(jobs: &[Job], uct: &Uct, groups: u32, counts: &mut [Count]) -> Result<()> {
-    for (count, job) in counts.iter_mut().zip(jobs).filter(|(_, job)| job.subject == Subject::Ucx) {
-        *count = Count::of(uct.steps(&job.spec, groups)?);
+fn count_uct<'a>(jobs: &'a [Job], uct: &'a Uct, groups: u32) -> Vec<Work<'a>> {
+    let mut works: Vec<Work<'_>> = vec![];
+    for (n, job) in jobs.iter().enumerate().filter(|(_, job)| job.subject == Subject::Ucx) {
+        works.push(Box::new(move || Ok(vec![(n, Count::of(uct.steps(&job.spec, groups)?))])));
     }
-    Ok(())
+    works
 }
 
-/// Instructions of cases of the plan for one subject; if `empty`, those of the runner alone.
-fn count(subject: Subject, cases: &[usize], empty: bool) -> Result<Vec<f64>> {
+/// What cases of the plan execute for one subject; if `empty`, the runner alone.
+fn count(subject: Subject, cases: &[usize], empty: bool) -> Result<Vec<Executed>> {
     let mut command = again(subject)?;
     command.arg("--count").args(cases.iter().map(usize::to_string));
     command.args(empty.then_some("--empty"));
-    let totals = count::instructions(
+    let totals = count::executed(
         &command,
         "doorbell_benches::case::measured",
         Some("doorbell_benches::case::counted"),
