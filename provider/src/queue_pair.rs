@@ -89,9 +89,23 @@ impl Requests {
     /// otherwise `None`, and nothing has changed.
     #[inline(always)]
     fn complete_plain<P: Path, E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<E> {
-        let (event, requests) = P::send_queue(&mut self.queue)?.complete_plain(named, event)?;
+        let plain = |request: &Request| request.is_plain().then(|| event(request));
+        let (event, requests) = P::send_queue(&mut self.queue)?.complete_if(named, plain)?;
         self.ring.pass(requests);
         Some(event)
+    }
+
+    /// As [`Requests::complete`], if the request is suppressed, so that its success has no event.
+    /// Otherwise returns false, and nothing has changed.
+    #[inline(always)]
+    fn complete_suppressed<P: Path>(&mut self, named: u64) -> bool {
+        let Some(queue) = P::send_queue(&mut self.queue) else { return false };
+        let Some(((), requests)) = queue.complete_if(named, |request| request.is_suppressed().then_some(()))
+        else {
+            return false;
+        };
+        self.ring.pass(requests);
+        true
     }
 
     /// Takes the oldest request out of the ring, for a device that does not complete it any more.
@@ -382,7 +396,7 @@ impl QueuePair {
             WrId::Request(named) => {
                 let mut requests = self.requests.lock();
                 let request = requests.complete(named)?;
-                if !failed && request.flags().contains(CompletionFlags::SUPPRESS) {
+                if !failed && request.is_suppressed() {
                     return None;
                 }
                 requests.ring.hold_place();

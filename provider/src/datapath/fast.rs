@@ -91,9 +91,13 @@ pub(crate) trait PostSends {
     /// As [`PostSends::copy_fast`], for 16 bytes or more, which the queue was made for.
     fn copy_long_fast(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool;
 
-    /// As [`SendQueue::complete`], if the request is plain. Returns what `event` makes of it, and the
+    /// As [`SendQueue::complete`], if `accept` makes something of the request. Returns that, and the
     /// number of requests released; otherwise `None`, and nothing has changed.
-    fn complete_plain<E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<(E, u32)>;
+    fn complete_if<E>(
+        &mut self,
+        named: u64,
+        accept: impl FnOnce(&Request) -> Option<E>,
+    ) -> Option<(E, u32)>;
 
     /// Hands the requests that `add` adds to the device, with one doorbell. An error of `add` takes
     /// them back.

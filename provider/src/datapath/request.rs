@@ -100,6 +100,12 @@ impl Request {
         !self.state.intersects(RequestState::NOT_PLAIN)
     }
 
+    /// Whether the request has an event only if it fails.
+    #[inline(always)]
+    pub(crate) fn is_suppressed(&self) -> bool {
+        self.state.contains(RequestState::SUPPRESS)
+    }
+
     /// Who has posted the request.
     pub(crate) fn owner(&self) -> Owner {
         if self.op == DtoOp::RmrBind { Owner::Bind(self.number) } else { Owner::of_pool(self.number) }

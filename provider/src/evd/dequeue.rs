@@ -133,7 +133,30 @@ impl Queue {
             // The next dequeue may be fast again.
             self.state -= State::QUEUED;
         }
-        with_path!(self.path, P => self.dequeue_from::<P, T>(self.feed::<P>(), false, take))
+        with_path!(self.path, P => loop {
+            let feed = self.feed::<P>();
+            match self.dequeue_from::<P, T>(feed, false, take) {
+                Polled::Slow if self.pass_suppressed::<P>(feed) => {}
+                polled => return polled,
+            }
+        })
+    }
+
+    /// Takes successes of suppressed requests off this feed, up to the first completion of another
+    /// kind: they have no events. Returns whether there were any.
+    #[inline(never)]
+    fn pass_suppressed<P: Path>(&mut self, feed: Feed) -> bool {
+        let Self { cq, pairs, .. } = self;
+        let Some(cqs) = cq.as_mut().and_then(P::cq) else { return false };
+        let mut any = false;
+        while let Some(next) = cqs.next(feed, false)
+            && let WrId::Request(named) = next.wr_id()
+            && pairs.get(next.qpn()).is_some_and(|pair| pair.pass_suppressed::<P>(named))
+        {
+            next.take();
+            any = true;
+        }
+        any
     }
 
     /// Takes the oldest queued completion, if it has no effect, and releases what it holds.

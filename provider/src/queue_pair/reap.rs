@@ -45,6 +45,13 @@ impl QueuePair {
         Some(event)
     }
 
+    /// Completes the request that a success names, if the request is suppressed. Otherwise returns
+    /// false, and nothing has changed.
+    #[inline(always)]
+    pub(crate) fn pass_suppressed<P: Path>(&self, named: u64) -> bool {
+        self.requests.lock().complete_suppressed::<P>(named)
+    }
+
     /// Completes the oldest receive of an EP without an SRQ, which the completion names by its
     /// slot. Returns its cookie and pool; `None` for another receive, and nothing has changed.
     /// `fast`: also `None` if this thread does not own the lock of the receives.

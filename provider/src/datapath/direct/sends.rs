@@ -120,9 +120,13 @@ impl PostSends for DirectSends {
     }
 
     #[inline(always)]
-    fn complete_plain<E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<(E, u32)> {
+    fn complete_if<E>(
+        &mut self,
+        named: u64,
+        accept: impl FnOnce(&Request) -> Option<E>,
+    ) -> Option<(E, u32)> {
         // Without a copy of the request: no test is then left of whether `op` is an operation.
-        self.queue.complete_if(named as u16, |request| request.is_plain().then(|| event(request)))
+        self.queue.complete_if(named as u16, accept)
     }
 
     #[inline(always)]

@@ -121,13 +121,16 @@ impl PostSends for VerbsSends {
     }
 
     #[inline(always)]
-    fn complete_plain<E>(&mut self, named: u64, event: impl FnOnce(&Request) -> E) -> Option<(E, u32)> {
+    fn complete_if<E>(
+        &mut self,
+        named: u64,
+        accept: impl FnOnce(&Request) -> Option<E>,
+    ) -> Option<(E, u32)> {
         let before = named.wrapping_sub(self.requests.first());
-        let request = self.requests.get(named)?;
-        let event = request.is_plain().then(|| event(request))?;
+        let accepted = accept(self.requests.get(named)?)?;
         let requests = before as u32 + 1;
         self.requests.pass(requests);
-        Some((event, requests))
+        Some((accepted, requests))
     }
 
     fn chain<E>(
