@@ -35,6 +35,7 @@ fn main() {
         dropped_pools_leave_no_memory_behind,
         a_pool_closes_when_no_buffer_is_out,
         a_wait_for_the_next_message_ends_in_time,
+        a_dequeue_takes_what_is_there_and_posts_nothing,
         a_pool_of_nothing_is_refused,
         a_pool_grows_while_its_buffers_are_in_use,
         a_pool_that_cannot_grow_stays_as_it_is,
@@ -561,6 +562,27 @@ fn a_wait_for_the_next_message_ends_in_time() {
     rig.send_bytes(&mut pair, b"late");
     assert!(matches!(next(LONG), Some(Received::Message(message)) if *message == *b"late"));
     assert!(next(Duration::ZERO).is_none());
+}
+
+/// All messages are taken, also when their buffers are free again and few are posted.
+fn a_dequeue_takes_what_is_there_and_posts_nothing() {
+    let rig = Rig::new();
+    let (mut srq, mut pool, mut pair) = rig.pooled(4);
+    assert!(pool.dequeue(&rig.server.recv).unwrap().is_none());
+    for round in 0..6_u8 {
+        (0..4).for_each(|n| rig.send_bytes(&mut pair, &[round, n]));
+        let mut taken = 0;
+        until("four messages", || {
+            if let Some(received) = pool.dequeue(&rig.server.recv).unwrap() {
+                assert!(matches!(received, Received::Message(message) if *message == [round, taken]));
+                taken += 1;
+            }
+            taken == 4
+        });
+        assert_eq!(gauges(&pool, &srq), (0, 0, 4));
+        assert_eq!(pool.refill(&mut srq).unwrap(), 4);
+    }
+    rig.disconnect(&pair);
 }
 
 /// The server sends each message back from the buffer in which it has come. Its buffers and those

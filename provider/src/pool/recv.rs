@@ -302,6 +302,19 @@ impl RecvPool {
         }
     }
 
+    /// Takes the next event of `evd` without waiting; `None` if there is none. Does not refill: for a
+    /// program that takes what is there, and then refills once.
+    ///
+    /// # Errors
+    /// As [`Evd::dequeue`].
+    #[inline]
+    pub fn dequeue(&mut self, evd: &Evd) -> Result<Option<Received>> {
+        match self.take_message(evd) {
+            Some(message) => Ok(Some(message)),
+            None => Ok(evd.dequeue()?.map(|event| self.received(event))),
+        }
+    }
+
     #[inline(always)]
     fn refill_some<Q: ReceiveQueue>(&mut self, queue: &mut Q) -> Result<()> {
         let (posted, free) = self.counts();
