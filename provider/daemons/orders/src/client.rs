@@ -4,8 +4,8 @@
 use crate::login::{Login, Refusal, Refused, Welcome};
 use crate::ouch::{LONGEST_IN, LONGEST_OUT};
 use doorbell::{
-    AsyncEvent, AsyncKind, CloseFlags, CompletionFlags, ConnectOptions, ConnectionEvent, ConnectionEventKind,
-    DtoCompletion, Ep, Evd, EvdFlags, Event, Ia, PostError, Pz, RecvPool, RetryAttr, Srq,
+    AsyncEvent, AsyncKind, CloseFlags, ConnectOptions, ConnectionEvent, ConnectionEventKind, DtoCompletion,
+    Ep, Evd, EvdFlags, Event, Ia, PostError, Pz, RecvPool, RetryAttr, Srq,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -142,11 +142,9 @@ impl Client {
             return Ok(false);
         }
         link.posted += 1;
-        let (cookie, flags) = match link.posted.is_multiple_of(SIGNAL) {
-            true => (link.posted, CompletionFlags::empty()),
-            false => (0, CompletionFlags::SUPPRESS),
-        };
-        match link.ep.send_inline(bytes).cookie(cookie).flags(flags).post() {
+        let send = link.ep.send_inline(bytes).cookie(link.posted);
+        let has_event = link.posted.is_multiple_of(SIGNAL);
+        match if has_event { send } else { send.suppress() }.post() {
             Ok(()) => Ok(true),
             // The connection has just ended; the event is on its way.
             Err(PostError::EpState(_)) => Ok(false),

@@ -18,8 +18,8 @@ use crate::login::{Login, Refusal, Refused, Welcome};
 use crate::market::{Market, Verdict};
 use crate::ouch::{Inbound, LONGEST_IN, LONGEST_OUT, outbound};
 use doorbell::{
-    AsyncEvent, AsyncKind, CloseFlags, CompletionFlags, ConnectionEvent, ConnectionEventKind, Cr,
-    DtoCompletion, Ep, EpState, Evd, EvdFlags, Event, Ia, PostError, Psp, Pz, RecvPool, RetryAttr, Srq,
+    AsyncEvent, AsyncKind, CloseFlags, ConnectionEvent, ConnectionEventKind, Cr, DtoCompletion, Ep, EpState,
+    Evd, EvdFlags, Event, Ia, PostError, Psp, Pz, Received, RecvBuf, RecvPool, RetryAttr, Srq,
 };
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -238,8 +238,6 @@ const SIGNAL: u64 = 16;
 const HEARTBEATS: u32 = 100;
 /// Events of a connection that are not completions.
 const CONNECTION_EVENTS: usize = 4;
-/// The cookie of a Send that is not signalled.
-const QUIET: u64 = 0;
 
 impl Gateway {
     /// Opens the device and listens. `connected`: sessions that were connected when the journal ended.
@@ -345,13 +343,13 @@ impl Gateway {
     pub fn pass(&mut self) -> doorbell::Result<usize> {
         let mut count = 0;
         while count < EVENTS
-            && let Some(event) = self.received.dequeue()?
+            && let Some(received) = self.next_received()?
         {
             if count == 0 {
                 self.now = clock();
             }
             count += 1;
-            self.on_event(event);
+            self.on_received(received);
         }
         while let Some(event) = self.sent.dequeue()? {
             count += 1;
@@ -374,11 +372,28 @@ impl Gateway {
 
     /// Sleeps until a message comes or the next tick, which is soon enough for the other events.
     fn sleep(&mut self) -> doorbell::Result<()> {
-        if let Some(event) = self.received.wait_for(TICK)? {
+        if let Some(received) = self.pool.next_for(&mut self.srq, &self.received, TICK)? {
             self.now = clock();
-            self.on_event(event);
+            self.on_received(received);
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn next_received(&mut self) -> doorbell::Result<Option<Received>> {
+        match self.options.own_receives {
+            0 => self.pool.dequeue(&self.received),
+            _ => Ok(self.received.dequeue()?.map(Received::Other)),
+        }
+    }
+
+    #[inline(always)]
+    fn on_received(&mut self, received: Received) {
+        match received {
+            Received::Message(message) => self.on_message(&message),
+            Received::Failed(_) => self.taken += 1,
+            Received::Other(event) => self.on_event(event),
+        }
     }
 
     /// Posts the buffers that came back.
@@ -394,13 +409,8 @@ impl Gateway {
     #[inline(never)]
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Received(dto) => {
-                self.on_receive(&dto);
-                if self.options.own_receives > 0 {
-                    self.refill_own(dto.ep_context);
-                }
-            }
-            Event::Failed(dto) if dto.op.is_receive() => self.on_receive(&dto),
+            Event::Received(dto) => self.on_own_receive(&dto),
+            Event::Failed(dto) if dto.op.is_receive() => self.on_own_receive(&dto),
             Event::Done(dto) | Event::Failed(dto) => self.on_sent(&dto),
             Event::Connected(event) | Event::Disconnected(event) | Event::NotConnected(event) => {
                 self.on_connection(&event);
@@ -419,24 +429,17 @@ impl Gateway {
         is_present.then_some(number)
     }
 
-    /// A message has come, or a receive has failed.
+    /// A message has come.
     #[inline]
-    fn on_receive(&mut self, dto: &DtoCompletion) {
+    fn on_message(&mut self, message: &RecvBuf) {
         self.taken += 1;
-        let number = self.session_of(dto.ep_context);
-        let own = match number {
-            Some(number) if self.options.own_receives > 0 => self.connections[number as usize].as_mut(),
-            _ => None,
-        };
-        let own = own.and_then(|connection| connection.own.as_mut());
-        let Some(message) = own.unwrap_or(&mut self.pool).take(dto) else { return };
-        let Some(number) = number else { return };
+        let Some(number) = self.session_of(message.completion().ep_context) else { return };
         let Some(connection) = &mut self.connections[number as usize] else { return };
         if connection.state == State::Closing || self.has_ended_day {
             return;
         }
         connection.heard = self.ticks;
-        match Inbound::parse(&message) {
+        match Inbound::parse(message) {
             None => self.cut_off(number, "no message", |stats| &stats.cut_off_garbage),
             Some(Inbound::Heartbeat) => {
                 connection.heartbeats += 1;
@@ -447,7 +450,7 @@ impl Gateway {
             Some(inbound) => {
                 add(&self.shared.stats.messages_in, 1);
                 let time = self.market.advance(self.now);
-                self.record(|| Record::message(number, time, &message));
+                self.record(|| Record::message(number, time, message));
                 let verdict = self.market.handle(number, inbound);
                 self.send_all();
                 if verdict == Verdict::Flood {
@@ -457,11 +460,15 @@ impl Gateway {
         }
     }
 
-    /// Posts the buffers of a connection's own receive queue that came back.
-    #[inline(never)]
-    fn refill_own(&mut self, context: u64) {
-        if let Some(number) = self.session_of(context)
-            && let Some(Connection { ep, own: Some(own), .. }) = &mut self.connections[number as usize]
+    /// A receive of a connection's own receive queue has completed.
+    #[inline]
+    fn on_own_receive(&mut self, dto: &DtoCompletion) {
+        let Some(number) = self.session_of(dto.ep_context) else { return };
+        let Some(Connection { own: Some(own), .. }) = &mut self.connections[number as usize] else { return };
+        let Some(message) = own.take(dto) else { return };
+        self.on_message(&message);
+        drop(message);
+        if let Some(Connection { ep, own: Some(own), .. }) = &mut self.connections[number as usize]
             && let Err(error) = own.refill(ep)
         {
             tracing::debug!(%error, "receives of a connection that ends");
@@ -718,13 +725,11 @@ impl Gateway {
     fn tick(&mut self) -> Result<bool, Error> {
         self.ticks += 1;
         while let Ok(Some(event)) = self.ia.async_evd().dequeue() {
-            match event {
-                Event::Async(AsyncEvent { kind: AsyncKind::EvdOverflow, .. }) => {
-                    return Err(Error::EventsLost);
-                }
-                // Also for each connection that ends.
-                event => tracing::debug!(?event, "an event of the device"),
+            if let Event::Async(AsyncEvent { kind: AsyncKind::EvdOverflow, .. }) = event {
+                return Err(Error::EventsLost);
             }
+            // Also for each connection that ends.
+            tracing::debug!(?event, "an event of the device");
         }
         let ticks = |time: Duration| (time.as_nanos() / TICK.as_nanos()) as u64;
         let (heartbeat, patience) = (ticks(self.options.heartbeat), ticks(self.options.patience));
@@ -804,11 +809,9 @@ impl Connection {
     #[inline]
     fn post(&mut self, message: &[u8]) -> Result<(), PostError> {
         self.posted += 1;
-        let (cookie, flags) = match self.posted.is_multiple_of(SIGNAL) {
-            true => (self.posted, CompletionFlags::empty()),
-            false => (QUIET, CompletionFlags::SUPPRESS),
-        };
-        self.ep.send_inline(message).cookie(cookie).flags(flags).post()
+        let send = self.ep.send_inline(message).cookie(self.posted);
+        let has_event = self.posted.is_multiple_of(SIGNAL);
+        if has_event { send } else { send.suppress() }.post()
     }
 }
 
