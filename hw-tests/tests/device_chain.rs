@@ -1,4 +1,5 @@
-//! Chains: several requests with one doorbell ([`Ep::chain`], [`SendPool::send_after`]).
+//! Chains: several requests with one doorbell ([`Ep::chain`], [`Request::post_after`],
+//! [`Request::post_between`]).
 
 use doorbell::{
     ChainError, ChainRequest, CloseFlags, CompletionFlags, ConnectionEventKind, Direction, DtoOp, DtoStatus,
@@ -24,6 +25,10 @@ fn main() {
         the_longest_chain,
         a_send_of_a_pool_ends_a_chain,
         a_refused_chain_gives_the_buffer_back,
+        inline_requests_of_a_chain,
+        inline_bytes_of_a_chain_may_change_after_the_post,
+        inline_requests_that_are_refused_post_nothing,
+        a_pool_request_in_the_middle_of_a_chain,
     ])
     .exit();
 }
@@ -558,4 +563,144 @@ fn a_refused_chain_gives_the_buffer_back() {
     expect_nothing(&rig.server.recv);
     assert_eq!(received.posted(), 2);
     pair.client.disconnect(CloseFlags::Abrupt).unwrap();
+}
+
+/// Inline Sends, with and without other requests, and inline RDMA Writes: what arrives, in which order,
+/// and the completions. Lengths on both sides of those that fast functions copy.
+fn inline_requests_of_a_chain() {
+    const LONGEST: usize = 200;
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(64);
+    rig.server.post(&mut srq, 64, 256, 1 << 20, 0);
+    let attr = EpAttr { max_inline: LONGEST as u32, request_depth: 16, ..EpAttr::default() };
+    let mut pair = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), rig.client.ep(&attr));
+    let (here, there) = (&rig.client.lmr, &rig.server.lmr);
+    let content = |n: usize| -> Vec<u8> { (0..n).map(|at| (at * 7 + n) as u8).collect() };
+    // The first chain goes through all checks, the others do not.
+    for n in [16, 0, 1, 3, 7, 12, 16, 17, 28, 29, 44, 45, 48, 49, 64, LONGEST] {
+        let (sent, written) = (content(n), content(n / 2));
+        here.write(0, &content(8)).unwrap();
+        let data = [here.triplet(0, 8)];
+        let requests = [
+            Request::write(&data).to(remote(there, 0, 8)).cookie(1).suppress().into(),
+            Request::write_inline(&written).to(remote(there, 64, 256)).cookie(2).into(),
+            Request::send_inline(&sent).cookie(3).into(),
+        ];
+        pair.client.chain(&requests).unwrap();
+        let message = dto(&rig.server.recv);
+        assert_eq!((message.status, message.length as usize), (DtoStatus::Success, n));
+        let at = (1 << 20) + message.cookie as usize * 256;
+        assert_eq!(bytes(there, at, n), sent, "{n} bytes");
+        assert_eq!((bytes(there, 0, 8), bytes(there, 64, n / 2)), (content(8), written));
+        let lengths = (n as u32 / 2, n as u32);
+        assert_eq!(done(&rig, 2), [(DtoOp::RdmaWrite, 2, lengths.0), (DtoOp::Send, 3, lengths.1)]);
+        srq.post_recv(&[there.triplet(at, 256)], message.cookie).unwrap();
+    }
+    let with_immediate = Request::write_inline(b"with").to(remote(there, 0, 8)).with_immediate(5).cookie(9);
+    pair.client.chain(&[with_immediate.into()]).unwrap();
+    assert_eq!(dto(&rig.server.recv).immediate, Some(5));
+    assert_eq!(done(&rig, 1), [(DtoOp::RdmaWriteImmediate, 9, 4)]);
+    expect_nothing(&rig.client.request);
+}
+
+/// The peer has no receive yet. What the program writes into its bytes meanwhile does not arrive.
+fn inline_bytes_of_a_chain_may_change_after_the_post() {
+    let rig = Rig::patient();
+    let attr = EpAttr { max_inline: 64, ..EpAttr::default() };
+    let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), rig.client.ep(&attr));
+    for n in [16_u8, 64] {
+        let mut texts = [vec![n; n.into()], vec![n + 1; n.into()]];
+        let [first, second] = texts.each_ref().map(|text| Request::send_inline(text).into());
+        pair.client.chain(&[first, second]).unwrap();
+        texts.iter_mut().for_each(|text| text.fill(0xee));
+        for expected in [n, n + 1] {
+            pair.server.post_recv(&[rig.server.lmr.triplet(0, 64)], 0, NONE).unwrap();
+            assert_eq!(dto(&rig.server.recv).length, n.into());
+            assert_eq!(bytes(&rig.server.lmr, 0, n.into()), vec![expected; n.into()]);
+        }
+        done(&rig, 2);
+    }
+}
+
+/// The rules are those of single inline requests. A refused one is named, and nothing is posted.
+fn inline_requests_that_are_refused_post_nothing() {
+    let rig = Rig::new();
+    let (_srq, mut pair) = pair(&rig, 8);
+    let most = pair.client.query().unwrap().attr.max_inline as usize;
+    let (data, long) = ([rig.client.lmr.triplet(0, 8)], vec![0x55; most + 1]);
+    let there = remote(&rig.server.lmr, 0, 8);
+    rig.client.lmr.write(0, &[0xaa; 8]).unwrap();
+    let write: ChainRequest<'_> = Request::write(&data).to(there).suppress().into();
+    let short = Request::write_inline(&[0; 9]).to(there);
+    let refused: [(ChainRequest<'_>, _); 3] = [
+        (Request::send_inline(&long).into(), PostError::Length),
+        (short.into(), PostError::Length),
+        (Request::send_inline(b"flags").unsignalled().into(), PostError::Flags),
+    ];
+    for (request, error) in refused {
+        let refused = pair.client.chain(&[write, request]);
+        assert_eq!(refused, Err(ChainError { request: 1, error }));
+        let refused = pair.client.chain(&[write, write, request, write]);
+        assert_eq!(refused, Err(ChainError { request: 2, error }));
+    }
+    // All places are free, and nothing was written.
+    let eight: [ChainRequest<'_>; 8] = std::array::from_fn(|n| Request::send(&data).cookie(n as u64).into());
+    assert_eq!(bytes(&rig.server.lmr, 0, 8), [0; 8]);
+    pair.client.chain(&eight).unwrap();
+    assert_eq!(done(&rig, 8).len(), 8);
+    expect_nothing(&rig.client.request);
+    rig.disconnect(&pair);
+    let flushed = [Request::send_inline(&[]).cookie(5).into(), Request::send(&data).cookie(6).into()];
+    pair.client.chain(&flushed).unwrap();
+    for cookie in [5, 6] {
+        let ended = dto(&rig.client.request);
+        assert_eq!((ended.cookie, ended.status), (cookie, DtoStatus::Flushed));
+    }
+}
+
+/// A Send and a Write of a pool between others: all take effect in this order, and the buffer comes
+/// back with its own completion. A refused request behind it gives the buffer back.
+fn a_pool_request_in_the_middle_of_a_chain() {
+    let rig = Rig::new();
+    let (mut srq, mut received, mut pair) = rig.pooled(4);
+    let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 1, SIZE).unwrap();
+    let (here, there) = (&rig.client.lmr, &rig.server.lmr);
+    let outside = [here.triplet(2 << 20, 8)];
+    for round in 0..10_u8 {
+        here.write(0, &[round; 64]).unwrap();
+        let [first, last] = [[here.triplet(0, 8)], [here.triplet(8, 8)]];
+        let mut buf = pool.take().unwrap();
+        buf[..4].copy_from_slice(b"done");
+        let write = |from, at, cookie| -> ChainRequest<'_> {
+            Request::write(from).to(remote(there, at, 8)).cookie(cookie).into()
+        };
+        let bad = Request::send(&outside).into();
+        let Refused { object, error } = pool
+            .send(buf)
+            .len(4)
+            .post_between(&mut pair.client, &[write(&first, 0, 1)], &[write(&last, 8, 2), bad])
+            .unwrap_err();
+        assert_eq!(error, ChainError { request: 3, error: PostError::OutOfBounds(0) });
+        let buf = object.unwrap();
+        let behind = [write(&last, 8, 2), write(&last, 16, 3)];
+        if round % 2 == 0 {
+            pool.send(buf).len(4).post_between(&mut pair.client, &[write(&first, 0, 1)], &behind).unwrap();
+            let guard = message(&rig.server, &mut received);
+            assert_eq!(*guard, *b"done");
+            drop(guard);
+            assert_eq!(received.refill(&mut srq).unwrap(), 1);
+        } else {
+            let request = pool.write(buf).len(4).to(remote(there, 32, 4));
+            request.post_between(&mut pair.client, &[write(&first, 0, 1)], &behind).unwrap();
+        }
+        assert!(pool.take().is_none());
+        assert_eq!(dto(&rig.client.request).cookie, 1);
+        let of_pool = dto(&rig.client.request);
+        assert!(pool.completed(&of_pool), "{of_pool:?}");
+        assert_eq!(dto(&rig.client.request).cookie, 2);
+        assert_eq!(dto(&rig.client.request).cookie, 3);
+        assert_eq!(bytes(there, 0, 24), [round; 24]);
+    }
+    assert_eq!(bytes(there, 32, 4), b"done");
+    expect_nothing(&rig.client.request);
 }

@@ -380,6 +380,15 @@ impl<D> Wr<D> {
 }
 
 impl<'a> Wr<Inline<'a>> {
+    /// The same request, with its bytes as a [`ShortInline`]; `None` for a number of bytes that it
+    /// does not take.
+    #[inline(always)]
+    pub(crate) fn short_inline(&self) -> Option<Wr<ShortInline<'a>>> {
+        let Self { op, dest, flags, fence, data } = *self;
+        let is_short = (1..=48).contains(&data.0.len());
+        is_short.then_some(Wr { op, dest, flags, fence, data: ShortInline(data.0) })
+    }
+
     /// The same request, with its 16 bytes or more as a [`LongInline`]; `None` for fewer bytes.
     #[inline(always)]
     pub(crate) fn long_inline(&self) -> Option<Wr<LongInline<'a>>> {

@@ -23,8 +23,8 @@ pub(crate) mod ud_state;
 mod window;
 
 pub use builder::EpBuilder;
-pub(crate) use chain::PoolSend;
 pub use chain::{ChainError, ChainRequest};
+pub(crate) use chain::{Links, PoolSend};
 pub(crate) use compose::sealed::NoPool;
 pub use compose::{Inline, OfRmr, Op, Request, Segments, op};
 pub(crate) use control::Control;

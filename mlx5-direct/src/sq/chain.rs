@@ -5,7 +5,7 @@ use crate::{
     position::{REQUEST_SHIFT, block},
     queue_mem::Cookie,
     wqe::send::BLOCK_UNITS,
-    wr::{Data, Wr},
+    wr::{Data, Inline, Wr},
 };
 
 /// Requests that are written but not rung. [`Sq::chain`] makes a chain. A chain that is dropped
@@ -98,6 +98,13 @@ impl<C: Cookie> Chain<'_, C> {
             self.last = at;
         }
         pushed
+    }
+
+    /// As [`push_fast`](Self::push_fast), for inline bytes whose number the compiler does not know.
+    /// They are copied without a call.
+    #[inline(always)]
+    pub fn push_inline_fast(&mut self, wr: &Wr<Inline<'_>>, cookie: C) -> bool {
+        wr.short_inline().is_some_and(|wr| self.push_fast(&wr, cookie))
     }
 
     /// The number of requests in the chain.

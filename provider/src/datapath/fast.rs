@@ -72,7 +72,8 @@ pub(crate) trait PostSrq {
 /// What fast functions and chains do with a send queue.
 pub(crate) trait PostSends {
     type Segment: Segment;
-    type Chain<'a>: Chain<Segment = Self::Segment>;
+    /// Requests that borrow the bytes which they copy (`'b`).
+    type Chain<'a, 'b>: Chain<'b, Segment = Self::Segment>;
 
     /// Posts a Send, RDMA Write or RDMA Read to a connected QP, with SIGNALLED and SOLICITED at
     /// most. No segment is empty. Returns false without posting if the slow function has to post.
@@ -105,14 +106,14 @@ pub(crate) trait PostSends {
     /// # Errors
     /// Those of `add`. The inner error is the number of a request that the device library has
     /// refused; those before it are posted.
-    fn chain<E>(
+    fn chain<'b, E>(
         &mut self,
-        add: impl FnOnce(&mut Self::Chain<'_>) -> Result<(), E>,
+        add: impl FnOnce(&mut Self::Chain<'_, 'b>) -> Result<(), E>,
     ) -> Result<Result<(), (usize, Refusal)>, E>;
 }
 
 /// Requests that one doorbell hands to the device.
-pub(crate) trait Chain {
+pub(crate) trait Chain<'b> {
     type Segment: Segment;
 
     /// As [`PostSends::push_fast`], also if the queue has to look for room first.
@@ -124,11 +125,34 @@ pub(crate) trait Chain {
         flags: SendFlags,
     ) -> bool;
 
+    /// As [`Chain::add_fast`], for a Send of these bytes, which the device gets with the request.
+    /// The queue was made for so many.
+    fn copy_fast(
+        &mut self,
+        request: impl Fn() -> Request,
+        op: SendOp<'static>,
+        bytes: &'b [u8],
+        flags: SendFlags,
+    ) -> bool;
+
     /// Adds a request that is neither a datagram nor about a window.
     ///
     /// # Errors
     /// The queue does not take it.
     fn add(&mut self, request: &Outgoing<'_>) -> Result<(), Refusal>;
+
+    /// Adds a Send or an RDMA Write of these bytes, which the device gets with the request. There
+    /// are no more than the queue was made for.
+    ///
+    /// # Errors
+    /// The queue does not take it.
+    fn copy(
+        &mut self,
+        request: Request,
+        op: SendOp<'static>,
+        bytes: &'b [u8],
+        flags: SendFlags,
+    ) -> Result<(), Refusal>;
 }
 
 /// What fast functions do with a receive queue.

@@ -15,7 +15,7 @@ use rxe_fallback::{SendFlags, SendOp, Sge};
 use std::sync::Arc;
 
 /// A request of a chain ([`Ep::chain`]), made from a [`Request`](crate::Request) of any operation but
-/// a datagram.
+/// a datagram, of memory that is of no pool, or of bytes ([`Inline`]).
 // Plain fields, not a `RequestKind`: the compiler copies such an enum by loads that overlap several
 // stores just before them. The processor cannot forward those stores, and each load waits for them.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,8 @@ pub struct ChainRequest<'a> {
     word: u32,
     cookie: u64,
     iov: &'a [LmrTriplet],
+    /// The bytes to copy. The segments are not used then.
+    inline: Option<&'a [u8]>,
     remote: RmrTriplet,
     /// Those of an atomic operation.
     operands: [u64; 2],
@@ -58,7 +60,12 @@ impl<'a> ChainRequest<'a> {
             RequestKind::CompareSwap(at, compare, swap) => (Operation::CompareSwap, at, 0, [compare, swap]),
             RequestKind::SendUd(_) => (Operation::Datagram, none, 0, [0; 2]),
         };
-        Self { operation, flags, word, cookie, iov, remote, operands }
+        Self { operation, flags, word, cookie, iov, inline: None, remote, operands }
+    }
+
+    #[inline(always)]
+    pub(super) fn inline(kind: RequestKind, bytes: &'a [u8], cookie: u64, flags: CompletionFlags) -> Self {
+        Self { inline: Some(bytes), ..Self::new(kind, &[], cookie, flags) }
     }
 
     fn kind(&self) -> RequestKind {
@@ -94,7 +101,7 @@ impl From<ChainError> for crate::Error {
     }
 }
 
-/// The last request of a chain: one of a pool's memory.
+/// The request of a chain that is of a pool's memory.
 #[derive(Clone, Copy)]
 pub(crate) struct PoolSend<'a> {
     pub(crate) kind: RequestKind,
@@ -103,6 +110,50 @@ pub(crate) struct PoolSend<'a> {
     pub(crate) bytes: (usize, usize),
     pub(crate) info: WrInfo,
     pub(crate) flags: CompletionFlags,
+}
+
+/// The requests of a chain: some, one of a pool's memory, and some behind it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Links<'a> {
+    pub(crate) before: &'a [ChainRequest<'a>],
+    pub(crate) pool: Option<&'a PoolSend<'a>>,
+    pub(crate) after: &'a [ChainRequest<'a>],
+}
+
+impl<'a> Links<'a> {
+    /// `POOL`: there may be others than `before`.
+    #[inline(always)]
+    fn len<const POOL: bool>(&self) -> usize {
+        let rest = if POOL { usize::from(self.pool.is_some()) + self.after.len() } else { 0 };
+        self.before.len() + rest
+    }
+
+    /// As [`Links::len`].
+    #[inline(always)]
+    fn get<const POOL: bool>(&self, n: usize) -> Option<Link<'a>> {
+        match self.before.get(n) {
+            Some(request) => Some(Link::Request(request)),
+            None if POOL => match (self.pool, n - self.before.len()) {
+                (Some(send), 0) => Some(Link::Pool(send)),
+                (pool, n) => self.after.get(n - usize::from(pool.is_some())).map(Link::Request),
+            },
+            None => None,
+        }
+    }
+}
+
+/// Why a chain was refused, and how many of its requests are posted nevertheless: those before one
+/// that the device library has refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stopped {
+    pub(crate) error: ChainError,
+    pub(crate) posted: usize,
+}
+
+impl From<ChainError> for Stopped {
+    fn from(error: ChainError) -> Self {
+        Self { error, posted: 0 }
+    }
 }
 
 impl Ep {
@@ -117,14 +168,14 @@ impl Ep {
     /// Each request is treated as if it were posted alone: it has its own completion, cookie and
     /// flags, and needs its own place in the EP's queue. Either all requests are posted or none. A
     /// chain without requests does nothing. A chain saves doorbells, not instructions of the
-    /// processor. `post_after` of a pool's request posts a chain that ends with it.
+    /// processor. `post_after` and `post_between` of a pool's request post a chain with it.
     ///
     /// ```no_run
     /// # use doorbell::*;
-    /// # fn answer(ep: &mut Ep, data: LmrTriplet, status: LmrTriplet, client: RmrTriplet) -> Result<()> {
+    /// # fn answer(ep: &mut Ep, data: LmrTriplet, status: [u8; 16], client: RmrTriplet) -> Result<()> {
     /// ep.chain(&[
     ///     Request::write(&data).to(client).suppress().into(),
-    ///     Request::send(&status).cookie(2).into(),
+    ///     Request::send_inline(&status).cookie(2).into(),
     /// ])?;
     /// # Ok(())
     /// # }
@@ -134,7 +185,7 @@ impl Ep {
     /// The number of the first request that is refused, and its error as of a single post:
     /// [`PostError::Full`] for the first request that has no place in the queue, or that follows
     /// [`Ep::MAX_CHAIN`] others; [`PostError::TooManySegments`] also for more than
-    /// [`Ep::MAX_CHAIN_SEGMENTS`] segments up to that request.
+    /// [`Ep::MAX_CHAIN_SEGMENTS`] segments up to that request, of which inline bytes are one.
     ///
     /// Only if a device driven by standard verbs refuses a request that has passed all checks
     /// ([`PostError::Device`]), the requests before it are posted.
@@ -142,7 +193,8 @@ impl Ep {
     /// # References
     /// dat_ep_post_rdma_write(3DAT), dat_ep_post_send(3DAT), R60; ibv_post_send(3).
     pub fn chain(&mut self, requests: &[ChainRequest<'_>]) -> Result<(), ChainError> {
-        self.inner.chain(requests, None)
+        let links = Links { before: requests, ..Links::default() };
+        self.inner.chain::<false>(links).map_err(|stopped| stopped.error)
     }
 }
 
@@ -153,7 +205,7 @@ enum Link<'a> {
     Pool(&'a PoolSend<'a>),
 }
 
-impl Link<'_> {
+impl<'a> Link<'a> {
     fn flags(&self) -> CompletionFlags {
         match self {
             Self::Request(request) => request.flags,
@@ -162,17 +214,22 @@ impl Link<'_> {
     }
 
     /// Adds the request to the chain if it needs no other check than those of [`fast`]. Returns its
-    /// operation and its length. `last`: it ends the chain. `invalidates`: the device can send with
-    /// invalidation.
+    /// operation and its length. `last`: it ends the chain.
     #[inline(always)]
     fn add_known<P: Path>(
         self,
-        chain: &mut impl Chain<Segment = P::Segment>,
-        (lmrs, pool): (&QueueLmrs, LastPool),
+        chain: &mut impl Chain<'a, Segment = P::Segment>,
+        Known { lmrs, pool, most_inline, invalidates }: Known<'_>,
         last: bool,
-        invalidates: bool,
     ) -> Option<(DtoOp, u32)> {
         match self {
+            Self::Request(request @ ChainRequest { inline: Some(bytes), .. }) => match request.operation {
+                Operation::Send => request.copy_known(chain, (bytes, most_inline), Send, last),
+                Operation::SendInvalidate if invalidates => {
+                    request.copy_known(chain, (bytes, most_inline), SendInvalidate(request.word), last)
+                }
+                _ => None,
+            },
             Self::Request(request) => match request.operation {
                 Operation::Send => request.add_known(chain, lmrs, Send, last),
                 Operation::SendInvalidate if invalidates => {
@@ -194,12 +251,12 @@ impl Link<'_> {
     }
 }
 
-impl ChainRequest<'_> {
+impl<'a> ChainRequest<'a> {
     /// [`Link::add_known`] for a request of one segment, whose operation this is.
     #[inline(always)]
     fn add_known<S: Segment, O: request::Operation>(
         &self,
-        chain: &mut impl Chain<Segment = S>,
+        chain: &mut impl Chain<'a, Segment = S>,
         lmrs: &QueueLmrs,
         op: O,
         last: bool,
@@ -209,6 +266,24 @@ impl ChainRequest<'_> {
         let fits = fast::takes::<true>(flags) && op.fits(length);
         let request = || Request::new(&WrInfo { cookie, ..WrInfo::default() }, flags, O::OP, length);
         let added = fits && chain.add_fast(request, op.verb(), segment, link_flags(flags, O::SOLICITS, last));
+        added.then_some((O::OP, length))
+    }
+
+    /// [`Link::add_known`] for a Send of these bytes.
+    #[inline(always)]
+    fn copy_known<O: request::Operation>(
+        &self,
+        chain: &mut impl Chain<'a>,
+        (bytes, most): (&'a [u8], u32),
+        op: O,
+        last: bool,
+    ) -> Option<(DtoOp, u32)> {
+        let Self { cookie, flags, .. } = *self;
+        // True for 1 to `most`, which is 0 while the queue is closed.
+        let fits = bytes.len().wrapping_sub(1) < most as usize && fast::takes::<true>(flags);
+        let length = bytes.len() as u32;
+        let request = || Request::new(&WrInfo { cookie, ..WrInfo::default() }, flags, O::OP, length);
+        let added = fits && chain.copy_fast(request, op.verb(), bytes, link_flags(flags, O::SOLICITS, last));
         added.then_some((O::OP, length))
     }
 }
@@ -227,30 +302,37 @@ fn link_flags(given: CompletionFlags, solicits: bool, last: bool) -> SendFlags {
 #[derive(Clone, Copy)]
 struct Left {
     max_iov: usize,
+    max_inline: usize,
     room: usize,
     segments: usize,
 }
 
+/// What [`Link::add_known`] knows of the queue and the device.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    lmrs: &'a QueueLmrs,
+    pool: LastPool,
+    most_inline: u32,
+    /// The device can send with invalidation.
+    invalidates: bool,
+}
+
 impl Left {
     fn new(requests: &Requests) -> Self {
-        let room = requests.ring.room();
-        Self { max_iov: requests.max_iov, room, segments: Ep::MAX_CHAIN_SEGMENTS }
+        Self {
+            max_iov: requests.max_iov,
+            max_inline: requests.qp.caps().max_inline as usize,
+            room: requests.ring.room(),
+            segments: Ep::MAX_CHAIN_SEGMENTS,
+        }
     }
 }
 
 impl EpInner {
-    /// Posts the requests, and `last` behind them, with one doorbell.
-    pub(crate) fn chain(
-        self: &Arc<Self>,
-        requests: &[ChainRequest<'_>],
-        last: Option<&PoolSend<'_>>,
-    ) -> Result<(), ChainError> {
-        let count = requests.len() + usize::from(last.is_some());
-        let link = |n: usize| match requests.get(n) {
-            Some(request) => Some(Link::Request(request)),
-            None => last.filter(|_| n == requests.len()).map(Link::Pool),
-        };
-        let Some(first) = link(0) else { return Ok(()) };
+    /// Posts the requests with one doorbell. `POOL`: there may be others than `before`.
+    pub(crate) fn chain<const POOL: bool>(self: &Arc<Self>, links: Links<'_>) -> Result<(), Stopped> {
+        let count = links.len::<POOL>();
+        let Some(first) = links.get::<POOL>(0) else { return Ok(()) };
         let mut state = self.state();
         if state != EpState::Connected {
             state = self.takes_requests(first.flags()).map_err(|error| ChainError { request: 0, error })?;
@@ -265,25 +347,22 @@ impl EpInner {
         let mut left = Left::new(&locked);
         if state == EpState::Disconnected {
             drop(locked);
-            return self.flush_chain(link, left);
+            return Ok(self.flush_chain::<POOL>(links, left)?);
         }
         let mut pushed = [(DtoOp::Send, 0); Ep::MAX_CHAIN];
         let most = left.room.min(pushed.len());
         let mut all_known = true;
         let invalidates = self.device.attr.remote_invalidate;
-        let Requests { queue, lmrs, last_pool, .. } = &mut *locked;
+        let Requests { queue, lmrs, last_pool: pool, most_inline, .. } = &mut *locked;
+        let known = Known { lmrs, pool: *pool, most_inline: *most_inline, invalidates };
         let posted = with_path!(queue.path(), P => {
             let Some(queue) = P::send_queue(queue) else { return Ok(()) };
             queue.chain(|chain| {
                 let mut n = 0;
-                while let Some(link) = link(n) {
+                while let Some(link) = links.get::<POOL>(n) {
                     let easy = n < most && left.segments > 0;
                     let last = n + 1 == count;
-                    let known = match easy {
-                        true => link.add_known::<P>(chain, (lmrs, *last_pool), last, invalidates),
-                        false => None,
-                    };
-                    let added = match known {
+                    let added = match if easy { link.add_known::<P>(chain, known, last) } else { None } {
                         Some(added) => {
                             left.segments -= 1;
                             added
@@ -298,20 +377,23 @@ impl EpInner {
                     }
                     n += 1;
                 }
-                Ok(())
+                Ok::<(), ChainError>(())
             })
         })?;
         let done = posted.map_or_else(|(refused, _)| refused, |()| count);
         for (op, length) in &pushed[..done] {
             locked.count(*op, *length);
         }
-        posted.map_err(|(request, reason)| ChainError { request, error: refused(reason) })?;
+        if let Err((request, reason)) = posted {
+            let error = ChainError { request, error: refused(reason) };
+            return Err(Stopped { error, posted: request });
+        }
         if all_known {
             return Ok(());
         }
         let longest = self.device.attr.max_message_size;
         // An empty segment was not checked.
-        let pool = match last {
+        let pool = match links.pool {
             Some(PoolSend { bytes: (_, 1..), info, .. }) => Some(LastPool { number: info.pool, longest }),
             _ => None,
         };
@@ -321,12 +403,12 @@ impl EpInner {
 
     /// On a DISCONNECTED EP: makes all checks of each request, and then flushes all.
     #[cold]
-    fn flush_chain<'a>(
+    fn flush_chain<const POOL: bool>(
         self: &Arc<Self>,
-        link: impl Fn(usize) -> Option<Link<'a>>,
+        links: Links<'_>,
         left: Left,
     ) -> Result<(), ChainError> {
-        let requests = || (0..).map_while(|n| Some((n, link(n)?)));
+        let requests = || (0..).map_while(|n| Some((n, links.get::<POOL>(n)?)));
         let mut sges = [Sge::default(); MAX_IOV];
         let mut unchecked = left;
         for request in requests() {
@@ -343,17 +425,22 @@ impl EpInner {
     /// Adds request `n` to the chain after all checks. Returns its operation and its length.
     #[cold]
     #[inline(never)]
-    fn add_checked(
+    fn add_checked<'a>(
         &self,
-        (n, link): (usize, Link<'_>),
+        (n, link): (usize, Link<'a>),
         last: bool,
         left: &mut Left,
-        chain: &mut impl Chain,
+        chain: &mut impl Chain<'a>,
     ) -> Result<(DtoOp, u32), ChainError> {
         let mut sges = [Sge::default(); MAX_IOV];
         let Checked { request, verb, solicits, segments } = self.check_link((n, link), left, &mut sges)?;
-        let (sges, flags) = (&sges[..segments], link_flags(request.flags(), solicits, last));
-        let added = chain.add(&Outgoing { request, op: verb, sges, flags, to: None });
+        let flags = link_flags(request.flags(), solicits, last);
+        let added = match link {
+            Link::Request(ChainRequest { inline: Some(bytes), .. }) => {
+                chain.copy(request, verb, bytes, flags)
+            }
+            _ => chain.add(&Outgoing { request, op: verb, sges: &sges[..segments], flags, to: None }),
+        };
         added.map_err(|reason| ChainError { request: n, error: refused(reason) })?;
         Ok((request.op, request.length))
     }
@@ -375,7 +462,8 @@ impl EpInner {
             let (kind, info, segments) = match link {
                 Link::Request(request) => {
                     let info = WrInfo { cookie: request.cookie, ..WrInfo::default() };
-                    (request.kind(), info, request.iov.len())
+                    let segments = request.inline.map_or(request.iov.len(), |_| 1);
+                    (request.kind(), info, segments)
                 }
                 Link::Pool(send) => (send.kind, send.info, usize::from(send.bytes.1 > 0)),
             };
@@ -385,6 +473,15 @@ impl EpInner {
             }
             let (pz, direction) = (self.pz(), kind.direction());
             let found = match link {
+                Link::Request(ChainRequest { inline: Some(bytes), .. }) => {
+                    // The bytes as a segment: checks of the length are the same.
+                    let len = u32::try_from(bytes.len()).map_err(|_| PostError::Length)?;
+                    sges[0] = Sge { len, ..Sge::default() };
+                    if bytes.len() > left.max_inline {
+                        return Err(PostError::Length);
+                    }
+                    1
+                }
                 Link::Request(request) => {
                     let using = Use { pz: pz.number, direction };
                     self.device.lmrs.check_all(request.iov, using, sges)?

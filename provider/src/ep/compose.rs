@@ -207,6 +207,22 @@ impl<'a> Request<Local<'a>, WriteTo> {
     }
 }
 
+impl<'a> Request<Inline<'a>, Send> {
+    /// As [`Ep::send_inline`], for a chain.
+    #[inline(always)]
+    pub fn send_inline(bytes: &'a [u8]) -> Self {
+        Self::new((), Inline(bytes), Send)
+    }
+}
+
+impl<'a> Request<Inline<'a>, WriteTo> {
+    /// As [`Ep::write_inline`], for a chain.
+    #[inline(always)]
+    pub fn write_inline(bytes: &'a [u8]) -> Self {
+        Self::new((), Inline(bytes), WriteTo)
+    }
+}
+
 impl<'a> Request<Local<'a>, ReadFrom> {
     /// As [`Ep::read`], for a chain.
     #[inline(always)]
@@ -549,8 +565,8 @@ impl<O: Op> Request<Inline<'_>, O, &mut Ep> {
     ///
     /// # Errors
     /// See [`PostError`]; [`PostError::Length`] for more bytes than the EP's `max_inline`, or than
-    /// the peer's memory has; [`PostError::NotSupported`] for an operation other than a Send or an
-    /// RDMA Write.
+    /// the peer's memory has; [`PostError::NotSupported`] for a datagram, or if the device lacks the
+    /// operation.
     #[inline]
     pub fn post(self) -> Result<(), PostError> {
         self.op.post_copy(self.ep, self.local.0, self.cookie, self.flags)
@@ -567,6 +583,14 @@ impl Request<OfRmr, Read, &mut Ep> {
     pub fn post(self) -> Result<(), PostError> {
         let local = self.ep.inner.local_segment(self.local.0)?;
         self.ep.submit(self.op, &[local], self.cookie, self.flags)
+    }
+}
+
+impl<'a, O: Op> From<Request<Inline<'a>, O>> for ChainRequest<'a> {
+    #[inline(always)]
+    fn from(request: Request<Inline<'a>, O>) -> Self {
+        let Request { local: Inline(bytes), op, cookie, flags, .. } = request;
+        Self::inline(op.kind(), bytes, cookie, flags)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests from and into the memory of a pool.
 
 use super::{Buffer, BufferState, Pool};
-use crate::ep::{PoolBytes, PoolSend};
+use crate::ep::{Links, PoolBytes, PoolSend};
 use crate::error::PostError;
 use crate::types::{CompletionFlags, MAX_IOV};
 use crate::{ChainError, ChainRequest, Ep, Op, Refused, Request, Subtype};
@@ -93,17 +93,51 @@ impl<O: Op, P: BufferPool> Request<PoolBuf, O, &mut P> {
         ep: &mut Ep,
         requests: &[ChainRequest<'_>],
     ) -> Result<(), Refused<SendBuf, ChainError>> {
+        self.post_between(ep, requests, &[]).map_err(|Refused { object, error }| {
+            let object = object.expect("a refused chain has not posted its last request");
+            Refused { object, error }
+        })
+    }
+
+    /// As [`Request::post_after`], with more requests behind this one: for example the data from a
+    /// pool, and then the status.
+    ///
+    /// ```no_run
+    /// # use doorbell::*;
+    /// # fn answer(pool: &mut SendPool, ep: &mut Ep, data: SendBuf, status: [u8; 16], client: RmrTriplet)
+    /// #     -> std::result::Result<(), Box<dyn std::error::Error>> {
+    /// let status = Request::send_inline(&status).cookie(8).into();
+    /// pool.write(data).to(client).post_between(ep, &[], &[status])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error returns the buffer; `None` if the EP has it although a request of `after` was
+    /// refused, by a device driven by standard verbs (see [`Ep::chain`]). As [`Request::post_after`].
+    pub fn post_between(
+        self,
+        ep: &mut Ep,
+        before: &[ChainRequest<'_>],
+        after: &[ChainRequest<'_>],
+    ) -> Result<(), Refused<Option<SendBuf>, ChainError>> {
         let Self { ep: pool, local: PoolBuf { buf, len }, op, flags, .. } = self;
         let pool = pool.inside(&buf);
         let (buffer, cookie) =
             start(pool, buf, slice::from_ref(&(0..len)), flags).map_err(|Refused { object, error }| {
-                Refused { object, error: ChainError { request: requests.len(), error } }
+                Refused { object: Some(object), error: ChainError { request: before.len(), error } }
             })?;
         let arena = &pool.arena;
         let (memory, bytes) = (&arena.registered, arena.bytes(buffer.index, 0, len));
         let send = PoolSend { kind: op.kind(), memory, bytes, info: arena.info(cookie), flags };
-        let posted = ep.inner.chain(requests, Some(&send));
-        finish(pool, buffer, posted)
+        match ep.inner.chain::<true>(Links { before, pool: Some(&send), after }) {
+            Err(stopped) if stopped.posted > before.len() => {
+                pool.keep(buffer);
+                Err(Refused { object: None, error: stopped.error })
+            }
+            posted => finish(pool, buffer, posted.map_err(|stopped| stopped.error))
+                .map_err(|Refused { object, error }| Refused { object: Some(object), error }),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! check, so it would read any address.
 #![expect(unsafe_code, reason = "chains of raw work requests")]
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
@@ -140,16 +141,18 @@ const MOST_LISTED: usize = CHUNK;
 /// The most segments of all sends of a [`SendList`] together.
 const MOST_LISTED_SEGMENTS: usize = 4 * CHUNK;
 
-/// Sends that are added one by one and posted with one call. Has a copy of their segments.
-pub struct SendList<'a> {
+/// Sends that are added one by one and posted with one call. Has a copy of their segments, and
+/// borrows inline data (`'b`).
+pub struct SendList<'a, 'b> {
     qp: &'a Qp,
     sends: [MaybeUninit<sys::ibv_send_wr>; MOST_LISTED],
     segments: [MaybeUninit<Sge>; MOST_LISTED_SEGMENTS],
     len: usize,
     used: usize,
+    inline: PhantomData<&'b [u8]>,
 }
 
-impl<'a> SendList<'a> {
+impl<'a, 'b> SendList<'a, 'b> {
     /// No sends, for this QP.
     #[must_use]
     #[inline(always)]
@@ -160,6 +163,7 @@ impl<'a> SendList<'a> {
             segments: [const { MaybeUninit::uninit() }; MOST_LISTED_SEGMENTS],
             len: 0,
             used: 0,
+            inline: PhantomData,
         }
     }
 
@@ -173,14 +177,33 @@ impl<'a> SendList<'a> {
             return Err(PostError::InlineMisplaced);
         }
         self.qp.check(wr)?;
+        self.add(to_sys(wr), wr.sges)
+    }
+
+    /// Adds a send of these inline data, which count as one segment. The send has no others.
+    ///
+    /// # Errors
+    /// As [`SendList::push`].
+    pub fn push_inline(&mut self, wr: &SendWr<'_>, bytes: &'b [u8]) -> Result<(), PostError> {
+        let wr = SendWr { inline: Some(bytes), ..*wr };
+        self.qp.check(&wr)?;
+        let (sge, mut raw) = (inline_sge(bytes), to_sys(&wr));
+        raw.send_flags |= INLINE;
+        self.add(raw, &[sge])
+    }
+
+    /// Adds a send of these segments. Those of a send with the flag [`INLINE`] are borrowed bytes.
+    #[inline(always)]
+    fn add(&mut self, mut raw: sys::ibv_send_wr, sges: &[Sge]) -> Result<(), PostError> {
         let place = self.sends.get_mut(self.len).ok_or(PostError::Full)?;
-        let (given, max) = (wr.sges.len(), self.segments.len() - self.used);
+        let (given, max) = (sges.len(), self.segments.len() - self.used);
         let segments = self.segments.get_mut(self.used..self.used + given);
         let segments = segments.ok_or(PostError::TooManySegments { given, max })?;
-        for (to, from) in segments.iter_mut().zip(wr.sges) {
+        for (to, from) in segments.iter_mut().zip(sges) {
             to.write(*from);
         }
-        place.write(to_sys(wr));
+        raw.num_sge = given as i32;
+        place.write(raw);
         self.len += 1;
         self.used += given;
         Ok(())
@@ -223,7 +246,8 @@ impl<'a> SendList<'a> {
         }
         let mut bad = ptr::null_mut();
         // SAFETY: the QP is alive; the chain and its segments live for the call, and the verb
-        // copies them. The segments' memory is reached through keys only.
+        // copies them. Without INLINE the segments' memory is reached through keys only; with it,
+        // the memory is a slice that the list borrows.
         match unsafe { sys::ibv_post_send(self.qp.raw(), sends, &mut bad) } {
             0 => Ok(()),
             errno => {
@@ -235,7 +259,7 @@ impl<'a> SendList<'a> {
     }
 }
 
-impl std::fmt::Debug for SendList<'_> {
+impl std::fmt::Debug for SendList<'_, '_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SendList").field("len", &self.len).finish_non_exhaustive()
     }
@@ -313,10 +337,8 @@ impl Qp {
                     let mut raw = to_sys(wr);
                     raw.next = next;
                     if let Some(bytes) = wr.inline {
-                        let addr = bytes.as_ptr().expose_provenance() as u64;
-                        let sge = Sge { addr, len: bytes.len() as u32, lkey: 0 };
                         // SAFETY: inside `inline`, which nobody else uses.
-                        unsafe { inline_sge.write(sge) };
+                        unsafe { inline_sge.write(self::inline_sge(bytes)) };
                         raw.sg_list = inline_sge.cast();
                         raw.num_sge = 1;
                         raw.send_flags |= INLINE;
@@ -368,6 +390,11 @@ impl Qp {
         }
         Ok(())
     }
+}
+
+/// The segment that names inline data.
+fn inline_sge(bytes: &[u8]) -> Sge {
+    Sge { addr: bytes.as_ptr().expose_provenance() as u64, len: bytes.len() as u32, lkey: 0 }
 }
 
 #[inline(always)]

@@ -92,7 +92,7 @@ impl DirectSends {
 
 impl PostSends for DirectSends {
     type Segment = KeyedSeg;
-    type Chain<'a> = mlx5_direct::Chain<'a, Request>;
+    type Chain<'a, 'b> = mlx5_direct::Chain<'a, Request>;
 
     /// Returns false also if the request needs more than one block, or if the queue has to look for
     /// room first.
@@ -130,9 +130,9 @@ impl PostSends for DirectSends {
     }
 
     #[inline(always)]
-    fn chain<E>(
+    fn chain<'b, E>(
         &mut self,
-        add: impl FnOnce(&mut mlx5_direct::Chain<'_, Request>) -> Result<(), E>,
+        add: impl FnOnce(&mut Self::Chain<'_, 'b>) -> Result<(), E>,
     ) -> Result<Result<(), (usize, Refusal)>, E> {
         // Without `ring`, a chain takes its requests back.
         let mut chain = self.queue.chain();

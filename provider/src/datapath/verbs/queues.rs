@@ -22,8 +22,8 @@ pub(crate) struct VerbsReceives {
 }
 
 /// Requests that are posted with one call.
-pub(crate) struct VerbsChain<'a> {
-    list: SendList<'a>,
+pub(crate) struct VerbsChain<'a, 'b> {
+    list: SendList<'a, 'b>,
     requests: &'a mut Ring<Request>,
 }
 
@@ -93,7 +93,7 @@ fn next(requests: &Ring<Request>) -> u64 {
 
 impl PostSends for VerbsSends {
     type Segment = Sge;
-    type Chain<'a> = VerbsChain<'a>;
+    type Chain<'a, 'b> = VerbsChain<'a, 'b>;
 
     #[inline(always)]
     fn push_fast<const N: usize>(
@@ -133,9 +133,9 @@ impl PostSends for VerbsSends {
         Some((accepted, requests))
     }
 
-    fn chain<E>(
+    fn chain<'b, E>(
         &mut self,
-        add: impl FnOnce(&mut VerbsChain<'_>) -> Result<(), E>,
+        add: impl FnOnce(&mut VerbsChain<'_, 'b>) -> Result<(), E>,
     ) -> Result<Result<(), (usize, Refusal)>, E> {
         let Self { qp, requests } = self;
         let mut chain = VerbsChain { list: SendList::new(qp), requests };
@@ -152,7 +152,7 @@ impl PostSends for VerbsSends {
     }
 }
 
-impl Chain for VerbsChain<'_> {
+impl<'b> Chain<'b> for VerbsChain<'_, 'b> {
     type Segment = Sge;
 
     #[inline(always)]
@@ -169,6 +169,30 @@ impl Chain for VerbsChain<'_> {
     fn add(&mut self, request: &Outgoing<'_>) -> Result<(), Refusal> {
         let Outgoing { request, op, sges, flags, .. } = *request;
         self.list.push(&SendWr { flags, ..SendWr::new(next(self.requests), op, sges) })?;
+        self.requests.push(request);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn copy_fast(
+        &mut self,
+        request: impl Fn() -> Request,
+        op: SendOp<'static>,
+        bytes: &'b [u8],
+        flags: SendFlags,
+    ) -> bool {
+        self.copy(request(), op, bytes, flags).is_ok()
+    }
+
+    fn copy(
+        &mut self,
+        request: Request,
+        op: SendOp<'static>,
+        bytes: &'b [u8],
+        flags: SendFlags,
+    ) -> Result<(), Refusal> {
+        let wr = SendWr { flags, ..SendWr::new(next(self.requests), op, &[]) };
+        if bytes.is_empty() { self.list.push(&wr) } else { self.list.push_inline(&wr, bytes) }?;
         self.requests.push(request);
         Ok(())
     }

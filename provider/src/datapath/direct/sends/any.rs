@@ -80,6 +80,28 @@ fn put_wr<D: Data>(to: &mut impl Taker, mut wr: Wr<D>, request: &Outgoing<'_>) -
     })
 }
 
+/// Passes a Send or an RDMA Write of these bytes on.
+pub(super) fn put_copy(
+    to: &mut impl Taker,
+    request: Request,
+    op: SendOp<'_>,
+    bytes: &[u8],
+    flags: SendFlags,
+) -> Result<(), Refusal> {
+    let (data, remote) = (Inline(bytes), |addr, rkey| Remote { addr, rkey });
+    let wr = match op {
+        SendOp::Send => Wr::send(data),
+        SendOp::SendInvalidate(rkey) => Wr::send_inval(rkey, data),
+        SendOp::Write { remote_addr, rkey } => Wr::write(remote(remote_addr, rkey), data),
+        SendOp::WriteImm { remote_addr, rkey, imm } => Wr::write_imm(remote(remote_addr, rkey), imm, data),
+        _ => return Err(Refusal::InlineMisplaced),
+    };
+    to.take(with_flags(wr, flags), request).map_err(|error| match error {
+        SendError::Full => Refusal::Full,
+        SendError::TooLong => Refusal::InlineTooLong { given: bytes.len(), max: MOST_IN_BLOCK },
+    })
+}
+
 impl DirectSends {
     /// Posts one request.
     pub(crate) fn push(&mut self, request: &Outgoing<'_>) -> Result<(), Refusal> {
@@ -97,17 +119,7 @@ impl DirectSends {
         bytes: &[u8],
         flags: SendFlags,
     ) -> Result<(), Refusal> {
-        let wr = match op {
-            SendOp::Send => Wr::send(Inline(bytes)),
-            SendOp::Write { remote_addr, rkey } => {
-                Wr::write(Remote { addr: remote_addr, rkey }, Inline(bytes))
-            }
-            _ => return Err(Refusal::InlineMisplaced),
-        };
-        self.queue.post(with_flags(wr, flags), request).map_err(|error| match error {
-            SendError::Full => Refusal::Full,
-            SendError::TooLong => Refusal::InlineTooLong { given: bytes.len(), max: MOST_IN_BLOCK },
-        })
+        put_copy(&mut *self.queue, request, op, bytes, flags)
     }
 
     /// Binds a window. The device does not choose the new key of a window of type 1, so this
