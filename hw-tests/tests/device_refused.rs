@@ -1,10 +1,11 @@
 //! Commands that the connection manager or the device refuses while a connection is set up or ends,
-//! and work requests that the device forgets when an EP is freed. The tests run one at a time, since
+//! requests that libmlx5 refuses, and work requests that the device forgets when an EP is freed. The tests run one at a time, since
 //! faults of the software device belong to the process.
 
 use doorbell::{
-    CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, Counter, DatagramEventKind, DtoStatus,
-    Ep, EpAttr, EpCounter, EpState, Event, Ia, IaCounter, Psp, RecvPool, ReturnType, ServiceType,
+    ChainError, ChainRequest, CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, Counter,
+    DatagramEventKind, DtoOp, DtoStatus, Ep, EpAttr, EpCounter, EpState, Event, Ia, IaCounter, Lmr,
+    PostError, Psp, RecvPool, Refused, Request, ReturnType, RmrTriplet, SendPool, ServiceType,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
@@ -26,10 +27,20 @@ fn main() {
         a_setup_ends_with_each_event_of_a_failure,
         a_connection_whose_device_goes_away_is_broken,
         a_freed_ep_gives_back_the_buffers_that_the_device_forgets,
+        places_come_back_when_verbs_refuses_a_request_of_a_chain,
+        a_pool_keeps_the_buffer_that_was_posted_before_a_refused_request,
     ];
     let software = order("count mr") >= 0;
-    doorbell_hw_tests::run_unless(tests, 1, |_| {
-        (!software).then_some("needs the software device, which can be told to refuse commands")
+    let direct = std::env::var("DOORBELL_DATAPATH").as_deref() != Ok("verbs");
+    doorbell_hw_tests::run_unless(tests, 1, |name| match name {
+        _ if !software => Some("needs the software device, which can be told to refuse commands"),
+        "places_come_back_when_verbs_refuses_a_request_of_a_chain"
+        | "a_pool_keeps_the_buffer_that_was_posted_before_a_refused_request"
+            if direct =>
+        {
+            Some("by the direct path no library refuses a request")
+        }
+        _ => None,
     })
     .exit();
 }
@@ -326,4 +337,73 @@ fn a_freed_ep_gives_back_the_buffers_that_the_device_forgets() {
     pair.server.close().unwrap();
     assert_eq!(pool.posted(), 0);
     assert_eq!(order("step"), 0);
+    // The fault is left if the device had no time to complete a receive.
+    assert_eq!(order("no faults"), 0);
+}
+
+fn remote(lmr: &Lmr, offset: u64, segment_length: u32) -> RmrTriplet {
+    RmrTriplet { virtual_address: lmr.address() + offset, segment_length, rmr_context: lmr.rmr_context() }
+}
+
+fn bytes(lmr: &Lmr, offset: usize, n: usize) -> Vec<u8> {
+    let mut read = vec![0; n];
+    lmr.read(offset, &mut read).unwrap();
+    read
+}
+
+/// libmlx5 refuses the second request of a chain, by verbs. The first one is posted, and suppressed. Its
+/// place comes back, so that further chains find room, however often that happens.
+fn places_come_back_when_verbs_refuses_a_request_of_a_chain() {
+    let rig = Rig::new();
+    let mut srq = rig.server.srq(16);
+    rig.server.post(&mut srq, 16, 64, 1 << 20, 0);
+    let attr = EpAttr { request_depth: 2, ..EpAttr::default() };
+    let mut pair = rig.connect(rig.server.srq_ep(&srq, &EpAttr::default()), rig.client.ep(&attr));
+    let (data, there) = ([rig.client.lmr.triplet(0, 8)], &rig.server.lmr);
+    let chain = |n: u64| -> [ChainRequest<'_>; 2] {
+        let write = Request::write(&data).to(remote(there, n * 8, 8)).suppress();
+        [write.into(), Request::send(&data).cookie(n).into()]
+    };
+    for n in 0..5_u8 {
+        rig.client.lmr.write(0, &[n + 1; 8]).unwrap();
+        assert_eq!(order("fault post=12@1"), 0);
+        let refused = pair.client.chain(&chain(n.into()));
+        assert_eq!(refused, Err(ChainError { request: 1, error: PostError::Device(12) }));
+        // The write was posted.
+        until("the write has arrived", || bytes(there, usize::from(n) * 8, 8) == [n + 1; 8]);
+        until("both places are free", || pair.client.chain(&chain(n.into())).is_ok());
+        let sent = dto(&rig.client.request);
+        assert_eq!((sent.status, sent.op, sent.cookie), (DtoStatus::Success, DtoOp::Send, n.into()));
+    }
+    // What ended the chains has no events, also if it fails.
+    assert_eq!(order("fault post=12@1"), 0);
+    assert_eq!(order("fault error=4@1"), 0);
+    assert_eq!(pair.client.chain(&chain(9)).unwrap_err().request, 1);
+    expect_connection(&rig.client.connect, &pair.client, ConnectionEventKind::Broken);
+    expect_nothing(&rig.client.request);
+}
+
+/// libmlx5 refuses the request behind one of a pool. The EP has the pool's buffer until its completion.
+fn a_pool_keeps_the_buffer_that_was_posted_before_a_refused_request() {
+    let rig = Rig::new();
+    let (_srq, mut received, mut pair) = rig.pooled(2);
+    let mut pool = SendPool::new(&rig.client.ia, &rig.client.pz, 1, SIZE).unwrap();
+    let data = [rig.client.lmr.triplet(0, 8)];
+    let write = || Request::write(&data).to(remote(&rig.server.lmr, 0, 8)).cookie(1).into();
+    let mut buf = pool.take().unwrap();
+    buf[..4].copy_from_slice(b"sent");
+    assert_eq!(order("fault post=12@1"), 0);
+    let Refused { object, error } =
+        pool.send(buf).len(4).post_between(&mut pair.client, &[], &[write()]).unwrap_err();
+    assert_eq!((error, object.is_none()), (ChainError { request: 1, error: PostError::Device(12) }, true));
+    assert_eq!((pool.posted(), pool.take().is_none()), (1, true));
+    assert_eq!(*message(&rig.server, &mut received), *b"sent");
+    assert!(pool.completed(&dto(&rig.client.request)));
+    let buf = pool.take().unwrap();
+    // The request of the pool itself is refused: its buffer comes back.
+    assert_eq!(order("fault post=12@1"), 0);
+    let Refused { object, error } =
+        pool.send(buf).len(4).post_between(&mut pair.client, &[write()], &[write()]).unwrap_err();
+    assert_eq!((error.request, object.is_some(), pool.posted()), (1, true, 0));
+    assert_eq!(dto(&rig.client.request).cookie, 1);
 }

@@ -396,7 +396,7 @@ impl QueuePair {
             WrId::Request(named) => {
                 let mut requests = self.requests.lock();
                 let request = requests.complete(named)?;
-                if !failed && request.is_suppressed() {
+                if !request.has_event(failed) {
                     return None;
                 }
                 requests.ring.hold_place();

@@ -46,6 +46,8 @@ bitflags! {
     struct RequestState: u32 {
         /// As [`CompletionFlags::SUPPRESS`].
         const SUPPRESS = CompletionFlags::SUPPRESS.bits();
+        /// No event, even if it fails: the request is not the program's.
+        const SILENT = 1 << 29;
         /// The device does not have the request.
         const NOT_ON_DEVICE = 1 << 30;
         /// A bind, or an operation of the extension.
@@ -71,6 +73,13 @@ impl Request {
         Self { cookie, number: pool, op, length, state }
     }
 
+    /// An RDMA Write of no bytes, whose completion ends the requests before it.
+    pub(crate) fn end_of_chain() -> Self {
+        let mut request = Self::new(&WrInfo::default(), CompletionFlags::SUPPRESS, DtoOp::RdmaWrite, 0);
+        request.state |= RequestState::SILENT;
+        request
+    }
+
     /// A bind of the RMR of this number. `serial` comes back as the length of the completion.
     pub(crate) fn bind(rmr: u32, cookie: u64, flags: CompletionFlags, serial: u32) -> Self {
         let info = WrInfo { cookie, ..WrInfo::default() };
@@ -80,6 +89,12 @@ impl Request {
     /// The completion flags.
     pub(crate) fn flags(&self) -> CompletionFlags {
         CompletionFlags::from_bits_truncate(self.state.bits())
+    }
+
+    /// Whether the end of the request is an event.
+    pub(crate) fn has_event(&self, failed: bool) -> bool {
+        let without = if failed { RequestState::SILENT } else { RequestState::SUPPRESS };
+        !self.state.contains(without)
     }
 
     /// The device has the request. Otherwise the request waits behind requests that the device has,

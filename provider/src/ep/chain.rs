@@ -328,6 +328,20 @@ impl Left {
     }
 }
 
+impl Requests {
+    /// Behind requests that are not signalled, of a chain that was not posted whole: posts one whose
+    /// completion ends them, in the place of the one that was refused. If this is refused as well,
+    /// they keep their places until a later request completes.
+    #[cold]
+    fn end_chain(&mut self) {
+        let (request, op) = (Request::end_of_chain(), SendOp::Write { remote_addr: 0, rkey: 0 });
+        let end = Outgoing { request, op, sges: &[], flags: SendFlags::SIGNALLED, to: None };
+        if self.queue.push(&end).is_ok() {
+            self.ring.count();
+        }
+    }
+}
+
 impl EpInner {
     /// Posts the requests with one doorbell. `POOL`: there may be others than `before`.
     pub(crate) fn chain<const POOL: bool>(self: &Arc<Self>, links: Links<'_>) -> Result<(), Stopped> {
@@ -385,6 +399,10 @@ impl EpInner {
             locked.count(*op, *length);
         }
         if let Err((request, reason)) = posted {
+            let suppresses = |link: Link<'_>| link.flags().contains(CompletionFlags::SUPPRESS);
+            if request.checked_sub(1).and_then(|last| links.get::<POOL>(last)).is_some_and(suppresses) {
+                locked.end_chain();
+            }
             let error = ChainError { request, error: refused(reason) };
             return Err(Stopped { error, posted: request });
         }

@@ -50,7 +50,7 @@ impl EpInner {
             requests.unstopped |= !stopped && request.is_on_device();
             requests.ring.hold_place();
             drop(requests);
-            if unsafe_to_lend(request.owner(), request.is_on_device()) {
+            if !request.has_event(true) || unsafe_to_lend(request.owner(), request.is_on_device()) {
                 self.pair.request_reaped();
                 continue;
             }

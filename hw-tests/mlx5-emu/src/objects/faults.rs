@@ -16,12 +16,17 @@
 //! | `stale` | a completion lacks its owner bit until the next explicit step |
 //! | `forge=NUMBER` | a receive completion has a wrong byte: its place times 256, and the byte |
 //! | `late` | a receive completion and each LAST_WQE_REACHED wait for the order `release` |
+//! | `post=ERRNO` | libmlx5 refuses a send that a program posts |
 //! | `deaf` | the host of an address does not answer when the address is resolved |
 //! | `event=NUMBER` | an event of rdma_cm comes as another: its number times 256, and the other |
 //! | `cmd.NAME=ERRNO` | a command fails (`cmd.create_srq=12`); names: `commands.rs` |
 
 use crate::host::mem::Area;
 use crate::objects::commands;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether there ever was a rule [`Fault::Post`]. Posts ask for the device only then.
+pub(crate) static REFUSES_POSTS: AtomicBool = AtomicBool::new(false);
 
 /// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +60,8 @@ pub enum Fault {
     /// A receive completion is written without its owner bit. The owner bit and every later
     /// LAST_WQE_REACHED follow at [`release_late`](crate::control::release_late).
     LateReceive,
+    /// libmlx5 refuses a send that a program posts, with this errno.
+    Post(i32),
     /// No host answers when an address is resolved.
     Deaf,
     /// An event of the connection manager with the first number (`RDMA_CM_EVENT_*`) comes with the
@@ -175,6 +182,7 @@ pub(crate) fn parse(text: &str) -> Result<Rule, String> {
         "stale" => Fault::StaleOwner,
         "late" => Fault::LateReceive,
         "deaf" => Fault::Deaf,
+        "post" => Fault::Post(i32::try_from(number()?).map_err(|_| format!("{text}: not an errno"))?),
         "delay" => Fault::Delay(number()?),
         "forge" => match number()? {
             at_and_byte @ 0..0x4000 => Fault::Forge { at: (at_and_byte >> 8) as u8, byte: at_and_byte as u8 },
@@ -213,6 +221,9 @@ impl Faults {
     }
 
     pub(crate) fn add(&mut self, rule: Rule) {
+        if matches!(rule.fault, Fault::Post(_)) {
+            REFUSES_POSTS.store(true, Ordering::Relaxed);
+        }
         self.rules.push(rule);
         self.active = true;
     }
@@ -275,6 +286,14 @@ impl Faults {
             Fault::Error(code) => Injected::Error(code),
             _ => Injected::NotReady,
         })
+    }
+
+    /// The errno with which a send is refused.
+    pub(crate) fn refuses_post(&mut self, qpn: u32) -> Option<i32> {
+        match self.strike(Some(qpn), |fault| matches!(fault, Fault::Post(_)))? {
+            Fault::Post(errno) => Some(errno),
+            _ => None,
+        }
     }
 
     /// Whether the host of an address that is to be resolved does not answer.

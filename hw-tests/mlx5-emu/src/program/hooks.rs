@@ -16,6 +16,7 @@ use crate::device::{self, Observer};
 use crate::host::complaints::{Kind, complain};
 use crate::host::config::{Mode, mode};
 use crate::host::mem;
+use crate::objects::faults::REFUSES_POSTS;
 use crate::program::patience::{polled_in_vain, polled_well};
 use crate::program::{helper, polls, trust};
 
@@ -31,6 +32,7 @@ mod offset {
     pub(super) const BEFORE_CONTEXT_QUERY_RT_VALUES: usize = 128;
     pub(super) const OBJECT_CONTEXT: u64 = 0;
     pub(super) const QP_NUM: usize = 52;
+    pub(super) const SEND_WR_NEXT: usize = 8;
     pub(super) const CQ_EX_START_POLL: usize = 144;
     pub(super) const QP_EX_WR_COMPLETE: usize = 328;
 }
@@ -477,14 +479,24 @@ unsafe extern "C" fn req_notify_cq(cq: *mut c_void, solicited_only: c_int) -> c_
     result
 }
 
+/// The number of a QP.
+///
+/// # Safety
+/// `qp` is a live `ibv_qp`.
+#[inline(always)]
+unsafe fn number(qp: *mut c_void) -> u32 {
+    // SAFETY: by contract; the QP number lies at this offset of the public structure.
+    unsafe { qp.byte_add(offset::QP_NUM).cast::<u32>().read() }
+}
+
 /// The QP's doorbell was rung.
 ///
 /// # Safety
 /// `qp` is a live `ibv_qp`.
 #[inline(always)]
 unsafe fn rung(qp: *mut c_void) {
-    // SAFETY: by contract; the QP number lies at this offset of the public structure.
-    let qpn = unsafe { qp.byte_add(offset::QP_NUM).cast::<u32>().read() };
+    // SAFETY: by contract.
+    let qpn = unsafe { number(qp) };
     guarded(|| device::lock().card.send_step(qpn));
 }
 
@@ -493,11 +505,60 @@ unsafe extern "C" fn post_send(qp: *mut c_void, wr: *mut c_void, bad: *mut *mut 
     let original = unsafe { slot_of(qp) }.post_send.load(Ordering::Relaxed);
     // SAFETY: the address that was in the table, which has this type.
     let original: PostSend = unsafe { std::mem::transmute(original) };
-    // SAFETY: arguments are handed on unchanged.
-    let result = unsafe { original(qp, wr, bad) };
+    let result = if REFUSES_POSTS.load(Ordering::Relaxed) {
+        // SAFETY: as libibverbs has passed them.
+        unsafe { post_up_to_fault(original, qp, wr, bad) }
+    } else {
+        // SAFETY: arguments are handed on unchanged.
+        unsafe { original(qp, wr, bad) }
+    };
     // SAFETY: the QP is live for the call.
     unsafe { rung(qp) };
     result
+}
+
+/// Posts the requests before the first that a fault refuses.
+///
+/// # Safety
+/// As for `ibv_post_send`; `post` is the function of the QP's library.
+#[cold]
+unsafe fn post_up_to_fault(
+    post: PostSend,
+    qp: *mut c_void,
+    first: *mut c_void,
+    bad: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: by contract.
+    let qpn = unsafe { number(qp) };
+    // SAFETY: the next request lies at this offset of the public structure.
+    let next = |wr: *mut c_void| unsafe { wr.byte_add(offset::SEND_WR_NEXT).cast::<*mut c_void>() };
+    let (mut before, mut wr) = (std::ptr::null_mut::<c_void>(), first);
+    while !wr.is_null() {
+        let mut refused = None;
+        guarded(|| refused = device::lock().card.faults.refuses_post(qpn));
+        if let Some(errno) = refused {
+            let mut result = 0;
+            if !before.is_null() {
+                // SAFETY: by contract; the list ends before the refused request for the call.
+                unsafe {
+                    next(before).write(std::ptr::null_mut());
+                    result = post(qp, first, bad);
+                    next(before).write(wr);
+                }
+            }
+            if result == 0 {
+                // SAFETY: by contract.
+                unsafe { bad.write(wr) };
+                result = errno;
+            }
+            return result;
+        }
+        before = wr;
+        // SAFETY: the program has set the pointer of a request in its list.
+        wr = unsafe { next(wr).read() };
+    }
+    // SAFETY: by contract.
+    unsafe { post(qp, first, bad) }
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut c_void) -> c_int {
