@@ -11,6 +11,8 @@
 //!   most as many responses under way as credits, so it has at most two slots a credit.
 //! * Each request of a connection has a place in its send queue: one for each RDMA Read and two for
 //!   each response. A command whose response finds no place waits in its connection.
+//! * The responses of one pass, up to 16 of a connection, are posted with one doorbell and have one
+//!   completion. None waits longer than until the events that are there have been taken.
 //! * Data buffers are shared; commands wait for them in order. Admin commands and Connect have
 //!   buffers of their own.
 

@@ -17,8 +17,6 @@ pub(super) struct Connection {
     pub(super) credits: u16,
     /// Commands without a response.
     pub(super) outstanding: u16,
-    /// Responses under way.
-    pub(super) sends: u16,
     /// RDMA Reads under way, and the most at a time.
     pub(super) reads: u8,
     pub(super) most_reads: u8,
@@ -26,6 +24,8 @@ pub(super) struct Connection {
     pub(super) early: Vec<u32>,
     pub(super) reads_waiting: VecDeque<u32>,
     pub(super) sends_waiting: VecDeque<u32>,
+    /// Responses under way, in the order of their posts.
+    pub(super) sends_posted: VecDeque<u32>,
     /// Slots in use.
     pub(super) slots: usize,
     /// What the counters of the host do not have yet, and those counters once the queue is closed.
@@ -55,9 +55,9 @@ impl Connection {
         self.state == State::Live
     }
 
-    /// Whether a response can be posted.
-    pub(super) fn can_send(&self) -> bool {
-        self.is_live() && self.sends < self.credits
+    /// How many responses can be posted.
+    pub(super) fn room(&self) -> usize {
+        if self.is_live() { usize::from(self.credits) - self.sends_posted.len() } else { 0 }
     }
 
     /// Adds what it has counted to the counters of its host.

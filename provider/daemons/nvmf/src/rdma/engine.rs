@@ -3,12 +3,12 @@
 use super::connection::Connection;
 use super::memory::{Counts, Memory};
 use super::receives::Receives;
-use super::slot::{Delayed, RESPONSE, Slot};
+use super::slot::{Delayed, Slot};
 use crate::controller::Waker;
 use crate::proto::SQE_LEN;
 use crate::target::Target;
 use crate::uring::Ring;
-use doorbell::{Cr, Evd, EvdFlags, Ia, Lmr, Psp, Pz};
+use doorbell::{Cr, Evd, EvdFlags, Ia, Psp, Pz};
 use doorbell_service::daemon::Control;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
@@ -161,6 +161,8 @@ pub struct Engine {
     pub(super) generations: Vec<u32>,
     pub(super) slots: Vec<Slot>,
     pub(super) free_slots: Vec<u32>,
+    /// Connections that have responses to post.
+    pub(super) responding: Vec<usize>,
     /// Commands that go on later.
     pub(super) delayed: BinaryHeap<Delayed>,
     pub(super) receives: Receives,
@@ -171,8 +173,6 @@ pub struct Engine {
     pub(super) ring_waiting: VecDeque<u32>,
     /// Memory for completions of the ring.
     pub(super) completed: Vec<(u64, i32)>,
-    /// The response of each slot.
-    pub(super) responses: Lmr,
     /// Memory to copy through.
     pub(super) scratch: Vec<u8>,
     pub(super) credits: usize,
@@ -253,8 +253,6 @@ impl Engine {
         let capsule = SQE_LEN + target.limits.in_capsule as usize;
         let receives = Receives::new(&ia, &pz, most, capsule)?;
         let memory = Memory::new(&ia, &pz, options.buffers, &target.limits)?;
-        let slots = 2 * (options.credits + options.admin_credits);
-        let responses = Lmr::builder(&ia, &pz).allocate(slots * RESPONSE)?;
         Ok(Self {
             number,
             target: target.clone(),
@@ -265,13 +263,13 @@ impl Engine {
             generations: Vec::new(),
             slots: Vec::new(),
             free_slots: Vec::new(),
+            responding: Vec::new(),
             delayed: BinaryHeap::new(),
             receives,
             memory,
             ring: None,
             ring_waiting: VecDeque::new(),
             completed: Vec::new(),
-            responses,
             scratch: vec![0; 64 << 10],
             credits: 0,
             admin_credits: 0,

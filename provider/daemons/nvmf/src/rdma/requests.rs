@@ -4,6 +4,7 @@ use super::connection::{Connection, State, context};
 use super::engine::{Engine, Shared, add};
 use super::slot::Stage;
 use crate::limits::ADMIN_DEPTH;
+use crate::proto::Cqe;
 use crate::proto::fabrics::{AcceptData, Reject, RequestData};
 use crate::queue::Queue;
 use crate::stats::Tally;
@@ -110,6 +111,7 @@ impl Engine {
             .connect_evd(&self.events)
             .request_depth(u32::from(credits) * 2 + reads)
             .request_segments(1)
+            .max_inline(size_of::<Cqe>() as u32)
             .rdma_reads_in(0)
             .rdma_reads_out(reads)
             .retry(RetryAttr { rnr_retry: Some(7), ..RetryAttr::default() })
@@ -132,12 +134,12 @@ impl Engine {
             state: State::Accepted,
             credits,
             outstanding: 0,
-            sends: 0,
             reads: 0,
             most_reads: 0,
             early: Vec::new(),
             reads_waiting: VecDeque::new(),
             sends_waiting: VecDeque::new(),
+            sends_posted: VecDeque::new(),
             slots: 0,
             tally: Tally::default(),
             stats: None,

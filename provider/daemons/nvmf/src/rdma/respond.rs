@@ -1,11 +1,14 @@
 //! Responses: from the end of a command to the completion of its Send.
 
 use super::engine::{Engine, add};
-use super::slot::{READ, RESPONSE, SEND, Slot, Stage, Task, WRITE};
+use super::slot::{SEND, Slot, Stage, Task, WRITE};
 use crate::proto::{Data, Sqe, Status};
 use crate::queue::Reply;
-use doorbell::{DtoCompletion, Ep, Lmr, LmrTriplet, Request, RmrTriplet};
+use doorbell::{ChainError, ChainRequest, DtoCompletion, Ep, LmrTriplet, Request, RmrTriplet};
 use zerocopy::IntoBytes;
+
+/// The most responses that are posted with one doorbell: each is an RDMA Write and a Send, or a Send.
+const TOGETHER: usize = Ep::MAX_CHAIN / 2;
 
 impl Engine {
     /// Responds to a read whose data are in the buffer.
@@ -37,37 +40,41 @@ impl Engine {
         this.cqe = connection.queue.response(this.sqe.command_id.get(), reply);
         this.write = data;
         this.stage = Stage::Waiting;
-        if connection.sends_waiting.is_empty() && connection.can_send() {
-            self.send_response(index, slot);
-        } else {
-            connection.sends_waiting.push_back(slot);
+        connection.sends_waiting.push_back(slot);
+        match connection.sends_waiting.len() {
+            1 => self.responding.push(index),
+            TOGETHER.. => self.send_responses(index),
+            _ => {}
         }
     }
 
-    /// Posts the responses that wait, as far as the send queue has places.
-    pub(super) fn send_responses(&mut self, index: usize) {
-        while let Some(connection) = &mut self.connections[index]
-            && connection.can_send()
-            && let Some(slot) = connection.sends_waiting.pop_front()
-        {
-            self.send_response(index, slot);
+    /// Posts the responses that wait, of all connections.
+    #[inline]
+    pub(super) fn send_all_responses(&mut self) {
+        while let Some(index) = self.responding.pop() {
+            self.send_responses(index);
         }
     }
 
-    /// Posts a response, for which the send queue has places.
-    fn send_response(&mut self, index: usize, slot: u32) {
-        let Some(connection) = &mut self.connections[index] else { return };
-        let this = &mut self.slots[slot as usize];
-        match post(&mut connection.ep, &self.responses, self.invalidates, slot, this) {
-            Ok(()) => {
-                this.stage = Stage::Responding;
-                connection.sends += 1;
-                connection.outstanding -= 1;
+    /// Posts the responses that wait, as far as the send queue has places: several with one doorbell
+    /// and one completion.
+    fn send_responses(&mut self, index: usize) {
+        while let Some(connection) = &mut self.connections[index] {
+            let count = connection.room().min(connection.sends_waiting.len()).min(TOGETHER);
+            let waiting = connection.sends_waiting.iter().take(count);
+            let posted = match count {
+                0 => return,
+                1 => post::<2>(&mut connection.ep, self.invalidates, &self.slots, waiting),
+                _ => post::<{ 2 * TOGETHER }>(&mut connection.ep, self.invalidates, &self.slots, waiting),
+            };
+            if let Err(error) = posted {
+                return self.close(index, &format!("a response was refused: {error}"));
             }
-            Err(error) => {
-                self.free(slot);
-                self.close(index, &format!("a response was refused: {error}"));
+            for slot in connection.sends_waiting.drain(..count) {
+                self.slots[slot as usize].stage = Stage::Responding;
+                connection.sends_posted.push_back(slot);
             }
+            connection.outstanding -= count as u16;
         }
     }
 
@@ -80,32 +87,36 @@ impl Engine {
             return;
         }
         let Some(connection) = &mut self.connections[index] else { return };
-        if kind == READ {
-            connection.reads -= 1;
-        } else {
-            connection.sends -= 1;
+        if !dto.is_success() && !connection.is_closing() {
+            self.close(index, &format!("a request failed: {:?}", dto.status));
         }
-        if !dto.is_success() {
-            let was_closing = connection.is_closing();
-            self.free(slot);
-            if !was_closing {
-                self.close(index, &format!("a request failed: {:?}", dto.status));
-            }
-            return;
+        if kind == SEND {
+            return self.on_response_done(index, slot);
         }
+        let Some(connection) = &mut self.connections[index] else { return };
+        connection.reads -= 1;
         if connection.is_closing() {
             return self.free(slot);
         }
-        if kind == READ {
-            if let Some(next) = connection.reads_waiting.pop_front() {
-                self.read(next);
-            }
-            self.slots[slot as usize].stage = Stage::Waiting;
-            self.fetched(slot);
-        } else {
-            self.free(slot);
-            self.send_responses(index);
+        if let Some(next) = connection.reads_waiting.pop_front() {
+            self.read(next);
         }
+        self.slots[slot as usize].stage = Stage::Waiting;
+        self.fetched(slot);
+    }
+
+    /// The response of a slot is done, and so are those before it, which have no event unless they
+    /// fail.
+    fn on_response_done(&mut self, index: usize, last: u32) {
+        while let Some(connection) = &mut self.connections[index]
+            && let Some(slot) = connection.sends_posted.pop_front()
+        {
+            self.free(slot);
+            if slot == last {
+                break;
+            }
+        }
+        self.send_responses(index);
     }
 
     /// Sends the events for which commands of an admin queue were parked.
@@ -122,30 +133,39 @@ impl Engine {
     }
 }
 
-/// Posts the response of a slot, after the write of its data, if it has some.
+/// Posts the responses of these slots with one doorbell, each after the write of its data, if it has
+/// some. Only the last one has an event. `N`: room for their requests.
 #[inline]
-fn post(ep: &mut Ep, responses: &Lmr, invalidates: bool, slot: u32, this: &Slot) -> doorbell::Result<()> {
-    let place = slot as usize * RESPONSE;
-    responses.write(place, this.cqe.as_bytes())?;
-    let response = [responses.triplet(place, RESPONSE)];
-    let cookie = SEND | u64::from(slot);
-    let send = match this.data {
-        Data::Keyed { key, invalidate: true, .. } if invalidates => {
-            Request::send(&response).with_invalidate(key).cookie(cookie).into()
-        }
-        _ => Request::send(&response).cookie(cookie).into(),
-    };
-    match (this.data, &this.write) {
-        (Data::Keyed { address, key, .. }, Some(from)) => {
+fn post<'a, const N: usize>(
+    ep: &mut Ep,
+    invalidates: bool,
+    slots: &'a [Slot],
+    which: impl ExactSizeIterator<Item = &'a u32>,
+) -> Result<(), ChainError> {
+    let mut requests: [ChainRequest<'a>; N] = [Request::send_inline(&[]).into(); N];
+    let mut count = 0;
+    let mut left = which.len();
+    for &slot in which {
+        let this = &slots[slot as usize];
+        if let (Data::Keyed { address, key, .. }, Some(from)) = (this.data, &this.write) {
             let to = RmrTriplet {
                 virtual_address: address,
                 segment_length: from.segment_length,
                 rmr_context: key,
             };
-            let cookie = WRITE | u64::from(slot);
-            ep.chain(&[Request::write(from).to(to).cookie(cookie).suppress().into(), send])?;
+            requests[count] = Request::write(from).to(to).cookie(WRITE).suppress().into();
+            count += 1;
         }
-        _ => ep.chain(&[send])?,
+        let mut response = Request::send_inline(this.cqe.as_bytes()).cookie(SEND | u64::from(slot));
+        left -= 1;
+        if left > 0 {
+            response = response.suppress();
+        }
+        requests[count] = match this.data {
+            Data::Keyed { key, invalidate: true, .. } if invalidates => response.with_invalidate(key).into(),
+            _ => response.into(),
+        };
+        count += 1;
     }
-    Ok(())
+    ep.chain(&requests[..count])
 }

@@ -80,6 +80,7 @@ impl Engine {
         self.now = Instant::now();
         self.clock = self.now.duration_since(self.opened).as_micros() as u64;
         self.run_delayed(self.now);
+        self.send_all_responses();
         Ok(count)
     }
 
@@ -92,6 +93,7 @@ impl Engine {
             self.on_event(event);
             count += 1;
         }
+        self.send_all_responses();
         Ok(count)
     }
 

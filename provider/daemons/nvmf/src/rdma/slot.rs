@@ -10,9 +10,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The memory of one response.
-pub(super) const RESPONSE: usize = size_of::<Cqe>();
-
 /// Where a command is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
