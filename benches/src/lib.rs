@@ -25,6 +25,7 @@ pub mod queues;
 pub mod report;
 pub mod sample;
 pub mod sends;
+pub mod storage;
 pub mod uct;
 
 use case::Case;

@@ -9,6 +9,7 @@ use crate::{
     cold, dtest, libmlx5,
     plan::{CaseName, Spec, Subject},
     report::{self, Row, find},
+    storage,
 };
 
 /// Where and when a report was measured, as the page says it.
@@ -210,7 +211,7 @@ fn short(number: f64) -> String {
 }
 
 /// Whole, in groups of three digits.
-fn grouped(number: f64) -> String {
+pub(crate) fn grouped(number: f64) -> String {
     let digits = format!("{number:.0}");
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
     groups.join(",")
@@ -452,7 +453,7 @@ fn groups(
 }
 
 /// Reads the reports of `compare` and of `cold`, and the section of the storage daemon, as far as they
-/// are there, and writes RESULTS.md, time.svg and instructions.svg into their folder.
+/// are there, and writes RESULTS.md, time.svg, instructions.svg and nvmf.svg into their folder.
 ///
 /// # Errors
 ///
@@ -474,14 +475,21 @@ pub fn write(report: &Path, cold: &Path) -> Result<()> {
     let time = groups(rows, |row| Some(row.timing.mean), nanoseconds, cold);
     let counted = |own, theirs| format!("{} of {}", grouped(own), grouped(theirs));
     let instructions = groups(rows, |row| row.instructions, counted, &[]);
-    // A section that hw-tests/nvmf/bench has written.
-    let storage =
-        fs::read_to_string(folder.join("nvmf.md")).map_or_else(|_| String::new(), |text| format!("\n{text}"));
-    for (name, text) in [
-        ("RESULTS.md", page(&results) + &storage),
+    let mut files = vec![
+        ("RESULTS.md", page(&results)),
         ("time.svg", chart::svg("Time of a call, relative to the peer's (less is better)", &time)),
         ("instructions.svg", chart::svg("Instructions of a call, relative to the peer's", &instructions)),
-    ] {
+    ];
+    // A section that hw-tests/nvmf/bench has written.
+    if let Ok(section) = fs::read_to_string(folder.join("nvmf.md")) {
+        files[0].1 += &format!("\n{section}");
+        let reads = storage::group(&section);
+        files.push((
+            "nvmf.svg",
+            chart::svg("Time of a read, relative to the peer's (less is better)", &[reads]),
+        ));
+    }
+    for (name, text) in files {
         let path = folder.join(name);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
