@@ -35,7 +35,7 @@ const NONE: CompletionFlags = CompletionFlags::empty();
 /// There is no memory for such an LMR, but its length is none of the bad parameters.
 fn lmrs_can_be_as_long_as_advertised_and_no_longer() {
     let side = one_side();
-    let most = side.ia.attributes().max_lmr_block_size;
+    let most = side.ia.attributes().max_lmr_size;
     let make = |len| code(Lmr::builder(&side.ia, &side.pz).privileges(all_privileges()).allocate(len));
     assert_eq!(make(0), dat::INVALID_ARG4);
     match usize::try_from(most) {
@@ -49,14 +49,14 @@ fn eps_can_have_what_is_advertised_and_no_more() {
     let a = side.ia.attributes().clone();
     type Set = fn(&mut EpAttr, u32);
     let limits: [(&str, Set, u32); 8] = [
-        ("recv_depth", |attr, n| attr.recv_depth = n, a.max_dto_per_ep),
-        ("request_depth", |attr, n| attr.request_depth = n, a.max_dto_per_ep),
-        ("recv_segments", |attr, n| attr.recv_segments = n, a.max_iov_segments_per_dto),
-        ("request_segments", |attr, n| attr.request_segments = n, a.max_iov_segments_per_dto),
-        ("rdma_reads_in", |attr, n| attr.rdma_reads_in = n, a.max_rdma_read_per_ep_in),
-        ("rdma_reads_out", |attr, n| attr.rdma_reads_out = n, a.max_rdma_read_per_ep_out),
-        ("rdma_read_segments", |attr, n| attr.rdma_read_segments = n, a.max_iov_segments_per_rdma_read),
-        ("rdma_write_segments", |attr, n| attr.rdma_write_segments = n, a.max_iov_segments_per_rdma_write),
+        ("recv_depth", |attr, n| attr.recv_depth = n, a.max_ep_depth),
+        ("request_depth", |attr, n| attr.request_depth = n, a.max_ep_depth),
+        ("recv_segments", |attr, n| attr.recv_segments = n, a.max_segments),
+        ("request_segments", |attr, n| attr.request_segments = n, a.max_segments),
+        ("rdma_reads_in", |attr, n| attr.rdma_reads_in = n, a.max_rdma_reads_in),
+        ("rdma_reads_out", |attr, n| attr.rdma_reads_out = n, a.max_rdma_reads_out),
+        ("rdma_read_segments", |attr, n| attr.rdma_read_segments = n, a.max_read_segments),
+        ("rdma_write_segments", |attr, n| attr.rdma_write_segments = n, a.max_write_segments),
     ];
     for (name, set, most) in limits {
         assert!(most > 0, "{name}");
@@ -77,7 +77,7 @@ fn eps_can_have_what_is_advertised_and_no_more() {
 
 fn evds_can_be_as_long_as_advertised_and_no_longer() {
     let side = one_side();
-    let most = side.ia.attributes().max_evd_qlen;
+    let most = side.ia.attributes().max_evd_depth;
     let software = Evd::new(&side.ia, most, EvdFlags::SOFTWARE).unwrap();
     assert!(software.query().unwrap().depth >= most);
     assert_eq!(code(Evd::new(&side.ia, most + 1, EvdFlags::SOFTWARE)), dat::INVALID_ARG2);
@@ -103,7 +103,7 @@ fn private_data_has_the_advertised_limit() {
 
 fn messages_have_the_advertised_limit_of_segments() {
     let rig = Rig::new();
-    let most = rig.client.ia.attributes().max_iov_segments_per_dto;
+    let most = rig.client.ia.attributes().max_segments;
     let attr = EpAttr { request_segments: most, recv_depth: 2, request_depth: 2, ..EpAttr::default() };
     let mut pair = rig.connect(rig.server.ep(&EpAttr::default()), rig.client.ep(&attr));
     pair.server.post_recv(&[rig.server.lmr.triplet(0, 4096)], 0, NONE).unwrap();
@@ -116,9 +116,9 @@ fn messages_have_the_advertised_limit_of_segments() {
 fn totals_are_no_less_than_what_one_ep_can_have() {
     let side = one_side();
     let a = side.ia.attributes();
-    assert!(a.max_rdma_read_in >= a.max_rdma_read_per_ep_in);
-    assert!(a.max_rdma_read_out >= a.max_rdma_read_per_ep_out);
-    for n in [a.max_eps, a.max_evds, a.max_lmrs, a.max_pzs, a.max_srqs, a.max_ep_per_srq] {
+    assert!(a.total_rdma_reads_in >= a.max_rdma_reads_in);
+    assert!(a.total_rdma_reads_out >= a.max_rdma_reads_out);
+    for n in [a.max_eps, a.max_evds, a.max_lmrs, a.max_pzs, a.max_srqs, a.max_eps_per_srq] {
         assert!(n > 0);
     }
 }

@@ -195,7 +195,7 @@ fn everything_is_refused(rig: Rig, objects: Objects) {
         stale(evd.counters());
         stale(evd.clone().close());
     }
-    stale(Ia::builder(&ia.attributes().adapter_name).async_evd(ia.async_evd()).open());
+    stale(Ia::builder(&ia.attributes().device_name).async_evd(ia.async_evd()).open());
     // EPs.
     let address = ia.address();
     stale(plain.post_recv(&iov, 1, NONE));

@@ -73,7 +73,7 @@ const NONE: CompletionFlags = CompletionFlags::empty();
 fn room_for_an_srq_goes_with_its_last_ep() {
     let side = one_side();
     let attr = side.ia.attributes();
-    let (depth, longest) = (attr.max_recv_per_srq, attr.max_evd_qlen);
+    let (depth, longest) = (attr.max_srq_depth, attr.max_evd_depth);
     let srq = side.srq(depth);
     side.srq_ep(&srq, &EpAttr::default()).close().unwrap();
     let cqs = order("count cq");
@@ -423,7 +423,7 @@ fn completions_of_an_earlier_qp_of_the_same_number_are_dropped() {
 /// libmlx5 believes it. The buffer counts as not posted.
 fn a_buffer_that_the_library_refuses_is_not_posted() {
     let rig = Rig::new();
-    let depth = rig.server.ia.attributes().max_recv_per_srq;
+    let depth = rig.server.ia.attributes().max_srq_depth;
     let mut srq = rig.server.srq(depth);
     let buffer = [rig.server.lmr.triplet(0, 64)];
     for cookie in 0..u64::from(depth) {

@@ -665,7 +665,7 @@ fn a_pool_grows_while_its_buffers_are_in_use() {
 fn a_pool_that_cannot_grow_stays_as_it_is() {
     let rig = Rig::new();
     let (mut srq, mut pool, mut pair) = rig.pooled(2);
-    let most = rig.server.ia.attributes().max_recv_per_srq;
+    let most = rig.server.ia.attributes().max_srq_depth;
     for (more, expected) in [(0, dat::INVALID_ARG3), (most, dat::INVALID_ARG2), (u32::MAX, dat::INVALID_ARG2)]
     {
         assert_eq!(code(pool.grow(&mut srq, more)), expected, "{more}");

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 #[non_exhaustive]
 pub struct IaAttr {
     /// The verbs device's name.
-    pub adapter_name: String,
+    pub device_name: String,
     /// Vendor id and part id of the device.
     pub vendor_name: String,
     /// Firmware version, as the device reports it.
@@ -16,35 +16,35 @@ pub struct IaAttr {
     /// Hardware version, as the device reports it.
     pub hardware_version: u32,
     /// The address that peers connect to.
-    pub ia_address: IpAddr,
+    pub address: IpAddr,
     /// The largest number of EPs.
     pub max_eps: u32,
-    /// The largest number of DTOs of one EP in one direction.
-    pub max_dto_per_ep: u32,
+    /// The largest depth of an EP: of its requests, or of its receives.
+    pub max_ep_depth: u32,
     /// The largest number of concurrent RDMA Reads that one EP can answer.
-    pub max_rdma_read_per_ep_in: u32,
+    pub max_rdma_reads_in: u32,
     /// The largest number of concurrent RDMA Reads that one EP can request.
-    pub max_rdma_read_per_ep_out: u32,
+    pub max_rdma_reads_out: u32,
     /// The largest number of concurrent RDMA Reads that all EPs together can answer.
-    pub max_rdma_read_in: u32,
+    pub total_rdma_reads_in: u32,
     /// The largest number of concurrent RDMA Reads that all EPs together can request.
-    pub max_rdma_read_out: u32,
+    pub total_rdma_reads_out: u32,
     /// Whether each EP can always answer its maximum, independently of the other EPs.
     pub rdma_reads_guaranteed: bool,
     /// The largest number of EVDs.
     pub max_evds: u32,
-    /// The largest length of an EVD.
-    pub max_evd_qlen: usize,
+    /// The largest depth of an EVD.
+    pub max_evd_depth: usize,
     /// The largest number of segments of a Send or receive.
-    pub max_iov_segments_per_dto: u32,
+    pub max_segments: u32,
     /// The largest number of segments of an RDMA Read.
-    pub max_iov_segments_per_rdma_read: u32,
+    pub max_read_segments: u32,
     /// The largest number of segments of an RDMA Write.
-    pub max_iov_segments_per_rdma_write: u32,
+    pub max_write_segments: u32,
     /// The largest number of LMRs.
     pub max_lmrs: u32,
     /// The largest size of an LMR, in bytes.
-    pub max_lmr_block_size: u64,
+    pub max_lmr_size: u64,
     /// The largest number of PZs.
     pub max_pzs: u32,
     /// The largest size of a message, in bytes.
@@ -66,12 +66,13 @@ pub struct IaAttr {
     /// The largest number of SRQs (R264).
     pub max_srqs: u32,
     /// The largest number of EPs on one SRQ (R264).
-    pub max_ep_per_srq: u32,
+    pub max_eps_per_srq: u32,
     /// The largest depth of an SRQ (R264).
-    pub max_recv_per_srq: u32,
+    pub max_srq_depth: u32,
 }
 
-/// The features of the provider (`DAT_PROVIDER_ATTR`).
+/// The features of the provider (`DAT_PROVIDER_ATTR`). Those that only the C interface asks for are
+/// hidden.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ProviderAttr {
@@ -83,23 +84,31 @@ pub struct ProviderAttr {
     pub max_private_data_size: usize,
     /// Whether the provider creates EPs for requests (`DAT_EP_CREATOR_FOR_PSP`): 1, if a PSP asks
     /// for EPs.
+    #[doc(hidden)]
     pub ep_creator: u32,
     /// TRUE (R259).
+    #[doc(hidden)]
     pub srq_supported: bool,
     /// Bit set: 0x001 low, 0x010 soft high, 0x100 hard high (R260).
+    #[doc(hidden)]
     pub srq_watermarks_supported: u32,
     /// Whether an EP may use an SRQ of another PZ (R135, R136). Depends on the device.
     pub srq_ep_pz_difference_supported: bool,
     /// Bit set: 0x01 available, 0x10 outstanding (R262).
+    #[doc(hidden)]
     pub srq_info_supported: u32,
     /// Bit set: 0x01 buffer count, 0x10 span (R263).
+    #[doc(hidden)]
     pub ep_recv_info_supported: u32,
     /// FALSE: received data is visible once its completion is reaped (R272).
+    #[doc(hidden)]
     pub lmr_sync_req: bool,
     /// `DAT_IOV_CONSUMER`, 0: triplets are copied during the post (R268).
+    #[doc(hidden)]
     pub iov_ownership_on_return: u32,
     /// The scope of RMRs (`DAT_RMR_SCOPE`): 0 one EP's connection, 1 the connections of a PZ, 2
     /// either, as requested.
+    #[doc(hidden)]
     pub rmr_scopes: u32,
     /// The data path of this IA: of its posts and of their completions.
     pub datapath: &'static str,
@@ -136,10 +145,10 @@ pub struct EpAttr {
     /// The smallest number of segments of a request that the EP must support.
     pub request_segments: u32,
     /// The number of concurrent RDMA Reads that this EP answers, up to
-    /// [`IaAttr::max_rdma_read_per_ep_in`]. A connection has the smaller number of both sides.
+    /// [`IaAttr::max_rdma_reads_in`]. A connection has the smaller number of both sides.
     pub rdma_reads_in: u32,
     /// The number of concurrent RDMA Reads that this EP requests, up to
-    /// [`IaAttr::max_rdma_read_per_ep_out`]. Further Reads wait in the device.
+    /// [`IaAttr::max_rdma_reads_out`]. Further Reads wait in the device.
     pub rdma_reads_out: u32,
     /// Initial soft high watermark; `None` is off (R147).
     pub soft_high_watermark: Option<u32>,

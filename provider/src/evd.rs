@@ -169,7 +169,7 @@ impl Evd {
         let outcome = if queue.len() > depth {
             Err(Error::state(Subtype::None, format!("{} events are queued: reap them first", queue.len())))
         } else {
-            queue.resize(round_up(depth, inner.device.attr.max_evd_qlen))
+            queue.resize(round_up(depth, inner.device.attr.max_evd_depth))
         };
         drop(queue);
         inner.run_deferred(deferred);
@@ -291,7 +291,7 @@ pub(crate) type QueueGuard<'a> = BiasedMutexGuard<'a, Queue>;
 
 /// Checks that an EVD of this device can hold this many events.
 pub(crate) fn check_depth(device: &Device, depth: usize) -> Result<()> {
-    let most = device.attr.max_evd_qlen;
+    let most = device.attr.max_evd_depth;
     if depth < 1 || depth > most {
         return Err(Error::arg(2, format!("an EVD has 1 to {most} events, not {depth}")));
     }
@@ -346,7 +346,7 @@ impl EvdInner {
         let with_cq = flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND);
         if with_cq { headroom() } else { headroom_of_notices() }?;
         let timers = with_cq.then(|| device.reactor.reserve_timers()).transpose()?;
-        let qlen = round_up(min_qlen, device.attr.max_evd_qlen);
+        let qlen = round_up(min_qlen, device.attr.max_evd_depth);
         let id = EvdId(next_id());
         let no_evd = |e| Error::verb(Subtype::ResourceTevd, e);
         let channel = || device.channels.take(device.path, &device.context);

@@ -62,7 +62,7 @@ impl Ia {
 
     /// The address that peers connect to.
     pub fn address(&self) -> IpAddr {
-        self.device.attr.ia_address
+        self.device.attr.address
     }
 
     /// The EVD of asynchronous events with which the IA was opened.

@@ -66,8 +66,8 @@ impl Lmr {
         device.check()?;
         pz.check(device)?;
         headroom()?;
-        if len == 0 || len as u64 > device.attr.max_lmr_block_size {
-            let most = device.attr.max_lmr_block_size;
+        if len == 0 || len as u64 > device.attr.max_lmr_size {
+            let most = device.attr.max_lmr_size;
             return Err(Error::arg(4, format!("an LMR has 1 to {most} bytes, not {len}")));
         }
         if MemPriv::from_bits(privileges.bits()).is_none() {

@@ -257,7 +257,7 @@ impl Csp {
     /// dat.h, `dat_csp_create`.
     pub fn new(ia: &Ia, comm: Comm, at: SocketAddr, evd: &Evd) -> Result<Self> {
         ia.device.check()?;
-        let own = ia.device.attr.ia_address;
+        let own = ia.device.attr.address;
         let can = Comm::of(own);
         if comm != can && comm != (Comm { protocol: 0, ..can }) {
             let text = format!("{comm:?} is not supported, {can:?} is");
@@ -284,7 +284,7 @@ impl Csp {
 
     /// The kind of connection that the CSP accepts.
     pub fn comm(&self) -> Comm {
-        Comm::of(self.inner.device.attr.ia_address)
+        Comm::of(self.inner.device.attr.address)
     }
 
     /// Stops listening. Requests that are already events can still be answered.

@@ -129,7 +129,7 @@ impl Srq {
     pub fn resize(&mut self, depth: u32) -> Result<()> {
         let inner = &self.inner;
         inner.check()?;
-        let most = inner.device.attr.max_recv_per_srq;
+        let most = inner.device.attr.max_srq_depth;
         if depth < 1 || depth > most {
             return Err(Error::arg(2, format!("the depth of an SRQ is 1 to {most} here, not {depth}")));
         }
@@ -277,7 +277,7 @@ impl SrqInner {
         if attached.is_shut() || !self.live.load(Ordering::Acquire) {
             return Err(Error::state(Subtype::InvalidStateSrqShutdown, "the SRQ is being freed"));
         }
-        attached.attach(&self.recv, evd, self.device.attr.max_ep_per_srq)
+        attached.attach(&self.recv, evd, self.device.attr.max_eps_per_srq)
     }
 
     /// Detaches an EP with this receive EVD.

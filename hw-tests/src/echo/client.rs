@@ -96,7 +96,7 @@ pub fn run(device: &str, server: SocketAddr, load: &Load) -> Result<Outcome, Fai
     let pattern = Pattern::new(load.seed, &load.sizes);
     let mut tally = Tally::new(pattern.sizes(), u64::from(load.connections) * load.messages);
     let mut end = End::open(device)?;
-    let rnr = RnrCounter::new(device, &end.ia.attributes().adapter_name);
+    let rnr = RnrCounter::new(device, &end.ia.attributes().device_name);
     let (line, credits, window, srq_start) = introduce(&mut end, server, load)?;
     let mut client = Client::new(end, line, server, load, &pattern, (credits, window), &mut tally)?;
     let ended = client.exchange().and_then(|()| client.finish());

@@ -137,7 +137,7 @@ impl Server {
         let queue = if shared.is_some() { "one SRQ" } else { "receives of each connection" };
         println!(
             "listening on {}, address {}, port {port}: {depth} buffers of {size} bytes, {queue}",
-            end.ia.attributes().adapter_name,
+            end.ia.attributes().device_name,
             end.ia.address()
         );
         Ok(Self {
@@ -261,7 +261,7 @@ impl Server {
                 let line = Line::new(&self.end)?;
                 let name = cr.remote().map_or_else(|| "?".to_owned(), |remote| remote.to_string());
                 cr.accept(&line.ep, &[])?;
-                let rnr = RnrCounter::new(&self.device, &self.end.ia.attributes().adapter_name);
+                let rnr = RnrCounter::new(&self.device, &self.end.ia.attributes().device_name);
                 self.clients
                     .insert(line.ep.id(), Client { line, up: false, early: None, name, credits: 0, rnr });
             }

@@ -113,9 +113,9 @@ fn info_lists_every_device_with_its_limits() {
     let ia = Ia::open(&a).unwrap();
     let one = text(&info(&[&a], None).stdout);
     let attr = ia.attributes();
-    assert_eq!(row(&one, "address"), Some(attr.ia_address.to_string().as_str()), "{one}");
-    assert_eq!(row(&one, "buffers of an SRQ"), Some(attr.max_recv_per_srq.to_string().as_str()), "{one}");
-    assert_eq!(row(&one, "EPs of an SRQ"), Some(attr.max_ep_per_srq.to_string().as_str()), "{one}");
+    assert_eq!(row(&one, "address"), Some(attr.address.to_string().as_str()), "{one}");
+    assert_eq!(row(&one, "buffers of an SRQ"), Some(attr.max_srq_depth.to_string().as_str()), "{one}");
+    assert_eq!(row(&one, "EPs of an SRQ"), Some(attr.max_eps_per_srq.to_string().as_str()), "{one}");
 }
 
 fn info_says_which_devices_there_are() {

@@ -120,7 +120,7 @@ fn no_retry_breaks_a_connection_at_once() {
 fn read_depths_beyond_the_default_are_agreed_on() {
     let rig = Rig::new();
     let ia = rig.server.ia.attributes();
-    let (most_in, most_out) = (ia.max_rdma_read_per_ep_in, ia.max_rdma_read_per_ep_out);
+    let (most_in, most_out) = (ia.max_rdma_reads_in, ia.max_rdma_reads_out);
     assert!(most_in > 4 && most_out > 4, "{most_in} and {most_out}");
     let reads = |rdma_reads_in, rdma_reads_out| EpAttr {
         rdma_reads_in,

@@ -380,7 +380,7 @@ fn buffers_posted_again_behind_a_batch_get_their_messages() {
 fn an_evd_is_resized_up_to_the_limits() {
     let side = one_side();
     let evd = side.evd(EvdFlags::SOFTWARE);
-    let most = side.ia.attributes().max_evd_qlen;
+    let most = side.ia.attributes().max_evd_depth;
     for qlen in [1, most] {
         evd.resize(qlen).unwrap();
         assert!(evd.query().unwrap().depth >= qlen);

@@ -43,7 +43,7 @@ fn depth_and_segments_over_the_limits_are_refused() {
     leaks_nothing(|| {
         let side = Side::open(&devices().unwrap().0);
         let limits = side.ia.attributes();
-        let (deepest, most) = (limits.max_recv_per_srq, limits.max_iov_segments_per_dto);
+        let (deepest, most) = (limits.max_srq_depth, limits.max_segments);
         let srq = Srq::builder(&side.ia, &side.pz).depth(4);
         for depth in [deepest + 1, u32::MAX, 0] {
             let error = srq.depth(depth).build().unwrap_err();
@@ -61,7 +61,7 @@ fn depth_and_segments_over_the_limits_are_refused() {
         let ep = |attr: EpAttr| {
             Ep::builder(&side.ia, &side.pz).evds(side.evds()).attributes(&attr).build().unwrap_err()
         };
-        let dtos = limits.max_dto_per_ep + 1;
+        let dtos = limits.max_ep_depth + 1;
         for attr in [
             EpAttr { recv_depth: dtos, ..EpAttr::default() },
             EpAttr { request_depth: dtos, ..EpAttr::default() },
@@ -72,7 +72,7 @@ fn depth_and_segments_over_the_limits_are_refused() {
             let error = ep(attr);
             assert_eq!(error.code(), dat::INVALID_ARG6, "{error}");
         }
-        for depth in [limits.max_evd_qlen + 1, 0] {
+        for depth in [limits.max_evd_depth + 1, 0] {
             assert_eq!(Evd::new(&side.ia, depth, EvdFlags::DTO).unwrap_err().code(), dat::INVALID_ARG2);
         }
         assert_eq!(

@@ -88,7 +88,7 @@ fn deeper_queues_hold_more() {
 fn more_segments_fit() {
     let rig = Rig::new();
     let side = &rig.server;
-    let most = side.ia.attributes().max_iov_segments_per_dto;
+    let most = side.ia.attributes().max_segments;
     let mut ep = side.ep(&EpAttr { recv_segments: 1, request_segments: 1, ..EpAttr::default() });
     ep.modify(EpChange { recv_segments: Some(most), request_segments: Some(most), ..change() }).unwrap();
     let is = ep.query().unwrap().attr;
@@ -347,14 +347,14 @@ fn sizes_out_of_range_are_refused_and_change_nothing() {
     };
     type Set = fn(&mut EpChange<'_>, Option<u32>);
     let limits: [(Set, u32); 8] = [
-        (|c, v| c.recv_depth = v, a.max_dto_per_ep),
-        (|c, v| c.request_depth = v, a.max_dto_per_ep),
-        (|c, v| c.recv_segments = v, a.max_iov_segments_per_dto),
-        (|c, v| c.request_segments = v, a.max_iov_segments_per_dto),
-        (|c, v| c.rdma_reads_in = v, a.max_rdma_read_per_ep_in),
-        (|c, v| c.rdma_reads_out = v, a.max_rdma_read_per_ep_out),
-        (|c, v| c.rdma_read_segments = v, a.max_iov_segments_per_rdma_read),
-        (|c, v| c.rdma_write_segments = v, a.max_iov_segments_per_rdma_write),
+        (|c, v| c.recv_depth = v, a.max_ep_depth),
+        (|c, v| c.request_depth = v, a.max_ep_depth),
+        (|c, v| c.recv_segments = v, a.max_segments),
+        (|c, v| c.request_segments = v, a.max_segments),
+        (|c, v| c.rdma_reads_in = v, a.max_rdma_reads_in),
+        (|c, v| c.rdma_reads_out = v, a.max_rdma_reads_out),
+        (|c, v| c.rdma_read_segments = v, a.max_read_segments),
+        (|c, v| c.rdma_write_segments = v, a.max_write_segments),
     ];
     for (set, most) in limits {
         assert_eq!(code(ep.modify(with(set, most + 1))), dat::INVALID_ARG3);

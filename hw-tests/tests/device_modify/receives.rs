@@ -48,7 +48,7 @@ fn posted_receives_go_over_to_another_queue() {
     let side = &rig.server;
     let (recv, request) = (evd(side, EvdFlags::DTO), evd(side, EvdFlags::DTO));
     let room = side.ep(&EpAttr::default()).query().unwrap().attr;
-    let more_segments = (room.recv_segments + 1).min(side.ia.attributes().max_iov_segments_per_dto);
+    let more_segments = (room.recv_segments + 1).min(side.ia.attributes().max_segments);
     let changes = [
         (EpChange { recv: Some(Some(&recv)), ..change() }, &recv),
         (EpChange { request: Some(Some(&request)), ..change() }, &side.recv),

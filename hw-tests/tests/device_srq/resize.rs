@@ -17,7 +17,7 @@ pub(crate) const TESTS: &[Test] = tests![
 
 /// An SRQ that the device lets grow to the largest depth, whether it can resize an SRQ or not.
 fn growing(side: &Side) -> Srq {
-    side.srq(side.ia.attributes().max_recv_per_srq / 4 + 1)
+    side.srq(side.ia.attributes().max_srq_depth / 4 + 1)
 }
 
 fn depth(srq: &Srq) -> u32 {
@@ -37,11 +37,11 @@ fn resize_refused(srq: &mut Srq, to: u32) -> u32 {
 fn r94_srq_resize_grow_again_and_again() {
     let rig = Rig::new();
     let limits = rig.server.ia.attributes();
-    let most = limits.max_recv_per_srq;
+    let most = limits.max_srq_depth;
     let mut srq = growing(&rig.server);
     let mut pair = rig.connect_srq(&srq);
     rig.server.post(&mut srq, 2, 64, 0, 1);
-    for _ in 0..limits.max_evd_qlen as u32 / most + 3 {
+    for _ in 0..limits.max_evd_depth as u32 / most + 3 {
         srq.resize(most).unwrap();
         srq.resize(4).unwrap();
     }
@@ -105,7 +105,7 @@ fn r103_srq_resize_no_resources() {
     let rig = Rig::new();
     let side = &rig.server;
     let limits = side.ia.attributes();
-    let most = limits.max_recv_per_srq;
+    let most = limits.max_srq_depth;
     let attr = EpAttr::default();
     let recv = dto_evd(side);
     let evds = EpEvds { recv: Some(&recv), ..side.evds() };
@@ -114,7 +114,7 @@ fn r103_srq_resize_no_resources() {
     let on_large = Ep::builder(&side.ia, &side.pz).evds(evds).srq(&large).attributes(&attr).build().unwrap();
     let on_small = Ep::builder(&side.ia, &side.pz).evds(evds).srq(&small).attributes(&attr).build().unwrap();
     side.post(&mut small, 3, 64, 0, 0);
-    let fits = depth(&large) as usize + most as usize <= limits.max_evd_qlen;
+    let fits = depth(&large) as usize + most as usize <= limits.max_evd_depth;
     if fits {
         small.resize(most).unwrap();
     } else {
@@ -138,7 +138,7 @@ fn r103_srq_resize_no_resources() {
 /// buffers. A larger depth is refused, and changes nothing.
 fn r103_srq_resize_beyond_the_room() {
     let side = server();
-    let most = side.ia.attributes().max_recv_per_srq;
+    let most = side.ia.attributes().max_srq_depth;
     let name = devices().expect("DOORBELL_TEST_DEVICES names the devices").0;
     let resizable = rxe_fallback::Context::open(&name).unwrap().attributes().srq_resize;
     let unlimited = resizable || side.ia.provider_attributes().datapath == "direct";

@@ -241,7 +241,7 @@ pub(super) extern "C" fn ep_query(ep: Handle, mask: u64, param: Out<EpParam>) ->
         param.set(EpParam {
             ia_handle: ia_of(ep),
             ep_state: is.state as u32,
-            comm: Comm::new(provider::inside::Comm::of(object.ep.inner.device.attr.ia_address)),
+            comm: Comm::new(provider::inside::Comm::of(object.ep.inner.device.attr.address)),
             local_ia_address_ptr,
             local_port_qual,
             remote_ia_address_ptr,

@@ -164,22 +164,22 @@ pub(super) fn query(
 
 fn ia_attributes(object: &IaObject) -> IaAttr {
     let a = object.ia.attributes();
-    let block = u32::try_from(a.max_lmr_block_size).unwrap_or(u32::MAX);
+    let block = u32::try_from(a.max_lmr_size).unwrap_or(u32::MAX);
     let mut version = a.firmware_version.split('.').map(|part| part.parse().unwrap_or(0));
     let firmware_version = [version.next().unwrap_or(0), version.next().unwrap_or(0)];
     IaAttr {
-        adapter_name: name(&a.adapter_name),
+        adapter_name: name(&a.device_name),
         vendor_name: name(&a.vendor_name),
         hardware_version: [a.hardware_version, 0],
         firmware_version,
         ia_address_ptr: object.address.address(),
         max_eps: to_count(a.max_eps),
-        max_dto_per_ep: to_count(a.max_dto_per_ep),
-        max_rdma_read_per_ep_in: to_count(a.max_rdma_read_per_ep_in),
-        max_rdma_read_per_ep_out: to_count(a.max_rdma_read_per_ep_out),
+        max_dto_per_ep: to_count(a.max_ep_depth),
+        max_rdma_read_per_ep_in: to_count(a.max_rdma_reads_in),
+        max_rdma_read_per_ep_out: to_count(a.max_rdma_reads_out),
         max_evds: to_count(a.max_evds),
-        max_evd_qlen: to_count(a.max_evd_qlen),
-        max_iov_segments_per_dto: to_count(a.max_iov_segments_per_dto),
+        max_evd_qlen: to_count(a.max_evd_depth),
+        max_iov_segments_per_dto: to_count(a.max_segments),
         max_lmrs: to_count(a.max_lmrs),
         max_lmr_block_size: block,
         pad: 0,
@@ -190,12 +190,12 @@ fn ia_attributes(object: &IaObject) -> IaAttr {
         max_rmrs: to_count(a.max_rmrs),
         max_rmr_target_address: u64::MAX,
         max_srqs: to_count(a.max_srqs),
-        max_ep_per_srq: to_count(a.max_ep_per_srq),
-        max_recv_per_srq: to_count(a.max_recv_per_srq),
-        max_iov_segments_per_rdma_read: to_count(a.max_iov_segments_per_rdma_read),
-        max_iov_segments_per_rdma_write: to_count(a.max_iov_segments_per_rdma_write),
-        max_rdma_read_in: to_count(a.max_rdma_read_in),
-        max_rdma_read_out: to_count(a.max_rdma_read_out),
+        max_ep_per_srq: to_count(a.max_eps_per_srq),
+        max_recv_per_srq: to_count(a.max_srq_depth),
+        max_iov_segments_per_rdma_read: to_count(a.max_read_segments),
+        max_iov_segments_per_rdma_write: to_count(a.max_write_segments),
+        max_rdma_read_in: to_count(a.total_rdma_reads_in),
+        max_rdma_read_out: to_count(a.total_rdma_reads_out),
         max_rdma_read_per_ep_in_guaranteed: u32::from(a.rdma_reads_guaranteed),
         max_rdma_read_per_ep_out_guaranteed: 1,
         zb_supported: u32::from(a.zero_based),

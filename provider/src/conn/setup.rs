@@ -50,7 +50,7 @@ impl EpInner {
         }
         let (token, id) = device.cm.open_id(PortSpace::Tcp, Some(self.cm_handler()))?;
         let to = SocketAddr::new(remote, port_of(qual));
-        let from = SocketAddr::new(device.attr.ia_address, 0);
+        let from = SocketAddr::new(device.attr.address, 0);
         let (tries, limit) = Tries::begin();
         if let Err(error) = id.resolve_addr(Some(from), to, limit) {
             device.cm.forget(token);

@@ -14,31 +14,31 @@ pub(super) fn ia_attr(context: &Context, port: u8, address: IpAddr, path: DataPa
     let port = context.port(port).ok();
     let max_message = port.as_ref().map_or(1 << 30, |port| port.max_msg_sz.min(1 << 30));
     IaAttr {
-        adapter_name: context.name().to_owned(),
+        device_name: context.name().to_owned(),
         vendor_name: format!("{:#x} part {}", a.vendor_id, a.vendor_part_id),
         firmware_version: a.fw_ver.clone(),
         hardware_version: a.hw_ver,
-        ia_address: address,
+        address,
         max_eps: a.max_qp,
-        max_dto_per_ep: a.max_qp_wr,
-        max_rdma_read_per_ep_in: a.max_qp_rd_atom.min(255),
-        max_rdma_read_per_ep_out: a.max_qp_init_rd_atom.min(255),
+        max_ep_depth: a.max_qp_wr,
+        max_rdma_reads_in: a.max_qp_rd_atom.min(255),
+        max_rdma_reads_out: a.max_qp_init_rd_atom.min(255),
         // 0: the device has no limit for their sum.
-        max_rdma_read_in: if a.max_res_rd_atom == 0 {
+        total_rdma_reads_in: if a.max_res_rd_atom == 0 {
             a.max_qp_rd_atom.min(255).saturating_mul(a.max_qp)
         } else {
             a.max_res_rd_atom
         },
-        max_rdma_read_out: a.max_qp_init_rd_atom.min(255).saturating_mul(a.max_qp),
+        total_rdma_reads_out: a.max_qp_init_rd_atom.min(255).saturating_mul(a.max_qp),
         rdma_reads_guaranteed: a.max_res_rd_atom == 0
             || a.max_res_rd_atom / a.max_qp.max(1) >= a.max_qp_rd_atom.min(255),
         max_evds: a.max_cq,
-        max_evd_qlen: a.max_cqe as usize,
-        max_iov_segments_per_dto: sge,
-        max_iov_segments_per_rdma_read: if a.max_sge_rd == 0 { sge } else { sge.min(a.max_sge_rd) },
-        max_iov_segments_per_rdma_write: sge,
+        max_evd_depth: a.max_cqe as usize,
+        max_segments: sge,
+        max_read_segments: if a.max_sge_rd == 0 { sge } else { sge.min(a.max_sge_rd) },
+        max_write_segments: sge,
         max_lmrs: a.max_mr,
-        max_lmr_block_size: a.max_mr_size,
+        max_lmr_size: a.max_mr_size,
         max_pzs: a.max_pd,
         max_message_size: max_message,
         max_rdma_size: max_message,
@@ -50,8 +50,8 @@ pub(super) fn ia_attr(context: &Context, port: u8, address: IpAddr, path: DataPa
         zero_based: true,
         remote_invalidate: a.memory_windows_type2 || a.memory_management,
         max_srqs: a.max_srq,
-        max_ep_per_srq: a.max_qp,
-        max_recv_per_srq: a.max_srq_wr.min(a.max_cqe).min(path.max_depth()),
+        max_eps_per_srq: a.max_qp,
+        max_srq_depth: a.max_srq_wr.min(a.max_cqe).min(path.max_depth()),
     }
 }
 

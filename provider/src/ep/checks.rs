@@ -22,20 +22,20 @@ pub(super) fn check_attr(device: &Device, attr: &EpAttr, arg: u16, on_srq: bool)
     check_flags(attr.recv_completion_flags, true, arg)?;
     check_flags(attr.request_completion_flags, false, arg)?;
     if !on_srq {
-        within("recv_depth", attr.recv_depth, a.max_dto_per_ep)?;
-        within("recv_segments", attr.recv_segments, a.max_iov_segments_per_dto)?;
+        within("recv_depth", attr.recv_depth, a.max_ep_depth)?;
+        within("recv_segments", attr.recv_segments, a.max_segments)?;
     }
-    within("request_depth", attr.request_depth, a.max_dto_per_ep)?;
-    within("request_segments", attr.request_segments, a.max_iov_segments_per_dto)?;
+    within("request_depth", attr.request_depth, a.max_ep_depth)?;
+    within("request_segments", attr.request_segments, a.max_segments)?;
     within("max_inline", attr.max_inline, MAX_INLINE)?;
     if attr.service_type == ServiceType::Ud {
         return check_ud_attr(device, attr, arg);
     }
     check_retry(&attr.retry, arg)?;
-    within("rdma_reads_in", attr.rdma_reads_in, a.max_rdma_read_per_ep_in)?;
-    within("rdma_reads_out", attr.rdma_reads_out, a.max_rdma_read_per_ep_out)?;
-    within("rdma_read_segments", attr.rdma_read_segments, a.max_iov_segments_per_rdma_read)?;
-    within("rdma_write_segments", attr.rdma_write_segments, a.max_iov_segments_per_rdma_write)
+    within("rdma_reads_in", attr.rdma_reads_in, a.max_rdma_reads_in)?;
+    within("rdma_reads_out", attr.rdma_reads_out, a.max_rdma_reads_out)?;
+    within("rdma_read_segments", attr.rdma_read_segments, a.max_read_segments)?;
+    within("rdma_write_segments", attr.rdma_write_segments, a.max_write_segments)
 }
 
 /// Checks that the device can encode the values.

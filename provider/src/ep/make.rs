@@ -377,8 +377,8 @@ impl Ep {
             service_type,
             max_message_size: if service_type == ServiceType::Ud { a.mtu } else { a.max_message_size },
             max_rdma_size: a.max_rdma_size,
-            rdma_reads_in: u32::from(asked.responder_resources).min(a.max_rdma_read_per_ep_in),
-            rdma_reads_out: u32::from(asked.initiator_depth).min(a.max_rdma_read_per_ep_out),
+            rdma_reads_in: u32::from(asked.responder_resources).min(a.max_rdma_reads_in),
+            rdma_reads_out: u32::from(asked.initiator_depth).min(a.max_rdma_reads_out),
             ..EpAttr::default()
         };
         let pz = defaults.pz()?;

@@ -25,6 +25,10 @@ impl Evd {
     /// their like only: if one is unsignalled, or one receive stream solicited, all have to be, and
     /// nothing but completions may come there.
     ///
+    /// A dequeue is fast from an EVD whose completions are all messages of SRQs, all requests, or all
+    /// of EPs without an SRQ; from a mixture it takes a lock and a queue. So give the messages of SRQs
+    /// an EVD of their own, requests another, and connections and requests for them a third.
+    ///
     /// [`EpBuilder::recv_completion_flags`]: crate::EpBuilder::recv_completion_flags
     ///
     /// ```no_run

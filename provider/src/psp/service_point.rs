@@ -111,7 +111,7 @@ fn bind(device: &Arc<Device>, at: ListenAt, services: &[PortSpace]) -> Result<Ve
         let outcome = services.iter().try_for_each(|&space| {
             let (token, id) = device.cm.open_id(space, None)?;
             bound.push((token, id.clone()));
-            let address = SocketAddr::new(device.attr.ia_address, port);
+            let address = SocketAddr::new(device.attr.address, port);
             id.bind(address).map_err(|error| {
                 let taken = error.errno() == libc::EADDRINUSE;
                 tries -= usize::from(taken);
@@ -252,7 +252,7 @@ impl ServicePoint {
 
     /// The address and port at which it listens.
     pub(super) fn address(&self) -> SocketAddr {
-        SocketAddr::new(self.device.attr.ia_address, port_of(self.qual))
+        SocketAddr::new(self.device.attr.address, port_of(self.qual))
     }
 
     fn listens_at(&self, qual: ConnQual, service: ServiceType) -> bool {

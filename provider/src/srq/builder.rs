@@ -86,11 +86,11 @@ impl SrqBuilder<'_> {
         device.check()?;
         pz.inner.check(device)?;
         headroom()?;
-        let most = device.attr.max_recv_per_srq;
+        let most = device.attr.max_srq_depth;
         if depth < 1 || depth > most {
             return Err(Error::arg(3, format!("the depth of an SRQ is 1 to {most} here, not {depth}")));
         }
-        let most_segments = device.attr.max_iov_segments_per_dto;
+        let most_segments = device.attr.max_segments;
         if self.segments < 1 || self.segments > most_segments {
             let text = format!("a buffer has 1 to {most_segments} segments here, not {}", self.segments);
             return Err(Error::arg(3, text));

@@ -105,7 +105,7 @@ impl EpInner {
         headroom().map_err(NotStarted::No)?;
         let opened = self.device.cm.open_id(PortSpace::Udp, Some(self.cm_handler()));
         let (token, id) = opened.map_err(NotStarted::No)?;
-        let from = SocketAddr::new(self.device.attr.ia_address, 0);
+        let from = SocketAddr::new(self.device.attr.address, 0);
         // Held until the CM id is in the table, because its first event may arrive before this call
         // returns.
         let mut state = ud.0.lock().unwrap();
@@ -202,7 +202,7 @@ impl EpInner {
         let Some(pending) = state.pending.get_mut(&token) else { return };
         let (to, limit) = (pending.remote, pending.tries.next_limit());
         drop(state);
-        let from = SocketAddr::new(self.device.attr.ia_address, 0);
+        let from = SocketAddr::new(self.device.attr.address, 0);
         if limit.is_none_or(|limit| id.resolve_addr(Some(from), to, limit).is_err()) {
             self.resolve_failed(token, Failure::Unreachable);
         }

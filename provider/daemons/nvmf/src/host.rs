@@ -118,7 +118,7 @@ impl Host {
             .evd(&events)
             .recv_depth(u32::from(how.room.max(1)))
             .request_depth(u32::from(how.entries.max(1)))
-            .rdma_reads_in(how.reads.min(self.ia.attributes().max_rdma_read_per_ep_in))
+            .rdma_reads_in(how.reads.min(self.ia.attributes().max_rdma_reads_in))
             .rdma_reads_out(0)
             .retry(RetryAttr { rnr_retry: Some(7), ..RetryAttr::default() })
             .build()?;

@@ -76,10 +76,10 @@ impl Client {
         let ia = Ia::builder(device).rnr_retry(7).rnr_timer(1).open()?;
         let pz = Pz::new(&ia)?;
         let streams = EvdFlags::DTO | EvdFlags::CONNECTION;
-        let receives = receives.min(ia.attributes().max_recv_per_srq);
+        let receives = receives.min(ia.attributes().max_srq_depth);
         // An EVD that is too short loses events.
         let length = receives as usize + sessions * (SENDS as usize + CONNECTION_EVENTS);
-        let events = Evd::new(&ia, length.min(ia.attributes().max_evd_qlen), streams)?;
+        let events = Evd::new(&ia, length.min(ia.attributes().max_evd_depth), streams)?;
         let mut srq = Srq::builder(&ia, &pz).depth(receives).build()?;
         let mut pool = RecvPool::new(&ia, &pz, receives, LONGEST_OUT)?;
         pool.refill(&mut srq)?;

@@ -253,11 +253,11 @@ impl Gateway {
         // Clients retry for ever when they find no receive posted, and so does this end.
         let ia = Ia::builder(&options.device).rnr_retry(7).rnr_timer(1).open()?;
         let pz = Pz::new(&ia)?;
-        let receives = options.receives.min(ia.attributes().max_recv_per_srq);
+        let receives = options.receives.min(ia.attributes().max_srq_depth);
         // An EVD that is too short loses events. Each receive and, when a connection ends, each request
         // can be one.
         let most = market.sessions.most();
-        let evd = |length: usize, streams| Evd::new(&ia, length.min(ia.attributes().max_evd_qlen), streams);
+        let evd = |length: usize, streams| Evd::new(&ia, length.min(ia.attributes().max_evd_depth), streams);
         let received = evd(receives as usize + most * options.own_receives as usize, EvdFlags::DTO)?;
         let sent = evd(most * options.sends as usize, EvdFlags::DTO)?;
         // And some logins.

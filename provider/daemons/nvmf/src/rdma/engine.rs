@@ -235,7 +235,7 @@ impl Engine {
         requests: Receiver<Cr>,
     ) -> doorbell::Result<Self> {
         let (ia, pz) = (ia.clone(), pz.clone());
-        let evd = |streams| Evd::new(&ia, QUEUE_LENGTH.min(ia.attributes().max_evd_qlen), streams);
+        let evd = |streams| Evd::new(&ia, QUEUE_LENGTH.min(ia.attributes().max_evd_depth), streams);
         let (received, done) = (evd(EvdFlags::DTO)?, evd(EvdFlags::DTO)?);
         let events = evd(EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::SOFTWARE)?;
         let shared = Arc::<Shared>::default();
@@ -249,7 +249,7 @@ impl Engine {
             })
         };
         let most = (options.credits + options.admin_credits)
-            .min(usize::try_from(ia.attributes().max_recv_per_srq).unwrap_or(usize::MAX));
+            .min(usize::try_from(ia.attributes().max_srq_depth).unwrap_or(usize::MAX));
         let capsule = SQE_LEN + target.limits.in_capsule as usize;
         let receives = Receives::new(&ia, &pz, most, capsule)?;
         let memory = Memory::new(&ia, &pz, options.buffers, &target.limits)?;

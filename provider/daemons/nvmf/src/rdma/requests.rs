@@ -103,7 +103,7 @@ impl Engine {
     /// Makes a connection that is not accepted yet.
     fn make(&mut self, peer: &str, qid: u16, credits: u16) -> Result<usize, Reject> {
         let limits = self.ia.attributes();
-        let reads = u32::from(self.options.reads).min(limits.max_rdma_read_per_ep_out);
+        let reads = u32::from(self.options.reads).min(limits.max_rdma_reads_out);
         let ep = Ep::builder(&self.ia, &self.pz)
             .srq(self.receives.srq())
             .recv_evd(&self.received)
