@@ -6,12 +6,17 @@ use crate::steps::{Placed, Steps, elsewhere, outcome};
 use doorbell::inside::EpEvds;
 use doorbell::lock_hook::before_locks;
 use doorbell::{
-    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, CrArrival, DtoStatus, Ep,
-    EpAttr, EpId, EpState, EvdCounter, EvdFlags, MemPriv, Psp, Rmr, RmrBind, RmrScope, Srq, VaType, reason,
+    AsyncKind, AsyncObject, CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, CrArrival,
+    DtoStatus, Ep, EpAttr, EpId, EpState, EvdCounter, EvdFlags, MemPriv, Psp, Rmr, RmrBind, RmrScope, Srq,
+    VaType, reason,
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
-use doorbell_hw_tests::{Pair, Rig, dat};
+use doorbell_hw_tests::{Pair, Rig, dat, devices};
+use rxe_fallback::cm::Listener;
+use rxe_fallback::{
+    Access, ConnParam, Context, Cq, Mr, Pd as VerbsPd, Qp, QpInit, QpKind, SendFlags, SendOp,
+};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -381,4 +386,64 @@ pub(crate) fn a_window_is_bound_twice_before_a_message_confirms_the_connection()
             assert_eq!((bind.cookie, bind.status), (cookie, DtoStatus::Success));
         }
     }
+}
+
+/// The progress thread has confirmed the connection to the peer, and stops before its next lock. The
+/// peer, by verbs, sends at once; a thread of the program takes the message and answers.
+pub(crate) fn a_message_is_answered_while_the_progress_thread_stands_still() {
+    let rig = Rig::new();
+    let (device, _) = devices().expect("DOORBELL_TEST_DEVICES names the devices");
+    let context = Context::open(&device).unwrap();
+    let pd = VerbsPd::alloc(&context).unwrap();
+    let cq = Cq::create(&context, 16, None, 0, 0).unwrap();
+    let init = QpInit {
+        kind: QpKind::Rc,
+        send_cq: &cq,
+        recv_cq: &cq,
+        srq: None,
+        max_send_wr: 4,
+        max_send_sge: 1,
+        max_recv_wr: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+        signal_all: true,
+        token: 0,
+    };
+    let peer = Qp::create(&pd, &init).unwrap();
+    let memory = Mr::register_owned(&pd, 4096, Access::LOCAL_WRITE, false).unwrap();
+    let listener = Listener::bind((rig.server.ia.address(), 0).into(), 1).unwrap();
+    let mut client = rig.client.ep(&EpAttr::default());
+    client.post_recv(&[rig.client.lmr.triplet(0, 64)], 3, NONE).unwrap();
+    let options = ConnectOptions::new().timeout(LONG);
+    client.connect_with(listener.local_addr().unwrap(), options).unwrap();
+    let incoming = listener.accept_timeout(LONG).unwrap();
+    let steps = Arc::new(Steps::default());
+    let placed = {
+        let (steps, me, progress) = (steps.clone(), std::thread::current().id(), OnceLock::new());
+        before_locks(Some(Arc::new(move |lock| {
+            let this = std::thread::current().id();
+            if this != me && lock == "EpInner::control" {
+                let _ = progress.set(this);
+            }
+            // Whether the peer has the confirmation already shows soon.
+            let stops = progress.get() == Some(&this) && !steps.has_reached("stopped");
+            if stops && steps.comes_soon("confirmed") && steps.reach("stopped") {
+                steps.wait_for("go");
+            }
+        })));
+        Placed
+    };
+    let connection = incoming.accept_timeout(&peer, &ConnParam::for_qp(&peer), LONG).unwrap();
+    steps.reach("confirmed");
+    peer.post_recv(0, &[memory.sge(0, 64).unwrap()]).unwrap();
+    peer.post_send_few(0, SendOp::Send, &[memory.sge(64, 8).unwrap()], SendFlags::SIGNALLED).unwrap();
+    let message = dto(&rig.client.recv);
+    assert_eq!((message.cookie, message.status), (3, DtoStatus::Success));
+    steps.wait_for("stopped");
+    client.send(&rig.client.lmr.triplet(0, 8)).cookie(4).post().unwrap();
+    let answer = dto(&rig.client.request);
+    assert_eq!((answer.cookie, answer.status), (4, DtoStatus::Success));
+    steps.reach("go");
+    expect_connection(&rig.client.connect, &client, ConnectionEventKind::Established);
+    drop((placed, connection));
 }

@@ -29,6 +29,7 @@ fn main() {
             a_message_that_shows_before_the_reset_counts,
             a_message_is_answered_before_it_confirms_the_connection,
             a_window_is_bound_twice_before_a_message_confirms_the_connection,
+            a_message_is_answered_while_the_progress_thread_stands_still,
             an_ep_is_freed_before_its_refusal_is_queued,
             a_datagram_ep_is_freed_before_its_refusal_is_queued,
             an_ep_is_dropped_before_its_end_is_queued,

@@ -36,6 +36,14 @@ impl Steps {
         self.reached.lock().unwrap().contains(&step)
     }
 
+    /// Whether the step is reached now or soon.
+    pub(crate) fn comes_soon(&self, step: &'static str) -> bool {
+        let reached = self.reached.lock().unwrap();
+        let (reached, _) =
+            self.changed.wait_timeout_while(reached, SHORT, |reached| !reached.contains(&step)).unwrap();
+        reached.contains(&step)
+    }
+
     #[track_caller]
     pub(crate) fn wait_for(&self, step: &'static str) {
         let reached = self.reached.lock().unwrap();
