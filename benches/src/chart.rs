@@ -42,7 +42,7 @@ text{font:12px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif}
 .c0{fill:#a9c9ec}.c1{fill:#c2ded6}
 @media (prefers-color-scheme: dark){.bg{fill:#0d1117}.t,.g{fill:#e6edf3}.s{fill:#9da7b3}
 .grid{stroke:#30363d}.peer{stroke:#e6edf3}.b0{fill:#58a6ff}.b1{fill:#4f9c8c}.over{fill:#ff8c42}
-.c0{fill:#24517f}.c1{fill:#2b4f48}}
+.c0{fill:#24517f}.c1{fill:#35675c}}
 </style>
 ";
 
