@@ -92,6 +92,11 @@ pub(crate) trait PostSends {
     /// As [`PostSends::copy_fast`], for 16 bytes or more, which the queue was made for.
     fn copy_long_fast(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool;
 
+    /// As [`PostSends::copy_fast`], for any bytes that the queue was made for, also where the queue has
+    /// to look for room first or several queues share the register. Returns false without posting if
+    /// the queue is full.
+    fn copy_any(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool;
+
     /// As [`SendQueue::complete`], if `accept` makes something of the request. Returns that, and the
     /// number of requests released; otherwise `None`, and nothing has changed.
     fn complete_if<E>(

@@ -162,6 +162,19 @@ impl Requests {
     /// Posts a Send of these bytes, which are copied.
     #[inline(always)]
     pub(crate) fn push_copy<P: Path>(&mut self, bytes: &[u8], cookie: u64, flags: CompletionFlags) -> bool {
+        self.push_copy_by::<P>(bytes, cookie, flags, |queue, request, flags| {
+            queue.copy_fast(request, bytes, flags) || queue.copy_long_fast(request, bytes, flags)
+        })
+    }
+
+    #[inline(always)]
+    fn push_copy_by<P: Path>(
+        &mut self,
+        bytes: &[u8],
+        cookie: u64,
+        flags: CompletionFlags,
+        copy: impl FnOnce(&mut P::SendQueue, Request, SendFlags) -> bool,
+    ) -> bool {
         // True for 1 to `most_inline`; no length is while the queue is closed.
         let fits = bytes.len().wrapping_sub(1) < self.most_inline as usize;
         if !likely(fits && takes::<true>(flags)) || self.ring.room() == 0 {
@@ -171,22 +184,24 @@ impl Requests {
         let request = Request::new(&WrInfo { cookie, ..WrInfo::default() }, flags, DtoOp::Send, length);
         let Some(queue) = P::send_queue(&mut self.queue) else { return false };
         let flags = send_flags(flags, true);
-        if !queue.copy_fast(request, bytes, flags) && !queue.copy_long_fast(request, bytes, flags) {
+        if !copy(queue, request, flags) {
             return false;
         }
         self.count(DtoOp::Send, length);
         true
     }
 
-    /// As [`Requests::push_copy`], for a queue that has to look for room first.
-    pub(crate) fn push_copy_after_search<P: Path>(
+    /// As [`Requests::push_copy`], also for a queue that has to look for room first, or that shares its
+    /// register with others, as those of many EPs do.
+    pub(crate) fn push_copy_any<P: Path>(
         &mut self,
         bytes: &[u8],
         cookie: u64,
         flags: CompletionFlags,
     ) -> bool {
-        self.queue.find_room();
-        self.push_copy::<P>(bytes, cookie, flags)
+        self.push_copy_by::<P>(bytes, cookie, flags, |queue, request, flags| {
+            queue.copy_any(request, bytes, flags)
+        })
     }
 }
 

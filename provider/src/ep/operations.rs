@@ -105,7 +105,7 @@ impl Ep {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         let mut requests = self.inner.pair.requests.lock();
-        if requests.push_copy_after_search::<Direct>(bytes, cookie, flags) {
+        if requests.push_copy_any::<Direct>(bytes, cookie, flags) {
             return Ok(());
         }
         drop(requests);

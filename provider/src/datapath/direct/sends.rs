@@ -119,6 +119,11 @@ impl PostSends for DirectSends {
         self.queue.post_long_fast(&with_flags(Wr::send(Inline(bytes)), flags), request)
     }
 
+    #[inline]
+    fn copy_any(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool {
+        self.copy(request, SendOp::Send, bytes, flags).is_ok()
+    }
+
     #[inline(always)]
     fn complete_if<E>(
         &mut self,

@@ -120,6 +120,10 @@ impl PostSends for VerbsSends {
         false
     }
 
+    fn copy_any(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool {
+        self.copy(request, SendOp::Send, bytes, flags).is_ok()
+    }
+
     #[inline(always)]
     fn complete_if<E>(
         &mut self,
