@@ -5,6 +5,8 @@
 //! and names their executables.
 
 use doorbell_hw_tests::{devices, tests};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -13,6 +15,7 @@ fn main() {
         srq_echo_returns_every_message,
         many_clients_share_fewer_buffers,
         rdma_write_notify_tells_of_every_write,
+        storage_survives_clients_that_vanish_and_ends_cleanly,
         examples_explain_their_arguments,
     ])
     .exit();
@@ -21,6 +24,7 @@ fn main() {
 const ECHO: &str = env!("CARGO_BIN_EXE_example-srq-echo");
 const CLIENTS: &str = env!("CARGO_BIN_EXE_example-many-clients");
 const WRITE: &str = env!("CARGO_BIN_EXE_example-rdma-write-notify");
+const STORAGE: &str = env!("CARGO_BIN_EXE_example-storage");
 
 /// The command line of a program that is ended, with status 124, if it takes too long.
 fn limited(program: &str, arguments: &[&str]) -> Command {
@@ -105,8 +109,85 @@ fn rdma_write_notify_tells_of_every_write() {
     expect(WRITE, &[], "32 records of 64 bytes were written and verified", "wrote 32 records");
 }
 
+/// A client whose output is read line by line; killed when dropped.
+struct Client {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Client {
+    fn start(server: &Server, arguments: &[&str]) -> Self {
+        let (_, device) = devices().unwrap();
+        let arguments = [&["client", &device, &server.address, &server.port], arguments].concat();
+        let mut child = limited(STORAGE, &arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    /// Waits for its next line.
+    #[track_caller]
+    fn expect(&mut self, line: &str) {
+        let mut said = String::new();
+        self.out.read_line(&mut said).unwrap();
+        assert_eq!(said.trim(), line);
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // An error means that the processes have ended already.
+        let _ = killpg(group(&self.child), Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// timeout(1) has a process group of its own, with the program in it.
+fn group(child: &Child) -> Pid {
+    Pid::from_raw(child.id().try_into().unwrap())
+}
+
+fn signal(child: &Child, signal: Signal) {
+    killpg(group(child), signal).unwrap();
+}
+
+fn storage_survives_clients_that_vanish_and_ends_cleanly() {
+    let server = Server::start(STORAGE, &[]);
+    let mut polite = Client::start(&server, &[]);
+    polite.expect("connecting");
+    polite.expect("stored and read 64 records");
+    let mut silent = Client::start(&server, &[]);
+    silent.expect("connecting");
+    silent.expect("stored and read 64 records");
+    signal(&silent.child, Signal::SIGSTOP);
+
+    // At some moment of the handshake, as chance has it.
+    for _ in 0..10 {
+        Client::start(&server, &[]).expect("connecting");
+    }
+    // Certainly before the accept: while the server stands still, the client gives up.
+    signal(&server.child, Signal::SIGSTOP);
+    let mut impatient = Client::start(&server, &["300"]);
+    impatient.expect("connecting");
+    assert!(!impatient.child.wait().unwrap().success());
+    signal(&server.child, Signal::SIGCONT);
+    let mut another = Client::start(&server, &[]);
+    another.expect("connecting");
+    another.expect("stored and read 64 records");
+
+    signal(&server.child, Signal::SIGTERM);
+    polite.expect("left");
+    another.expect("left");
+    // The silent client has to be disconnected. All EPs, buffers and objects are gone without an error.
+    let said = server.finish();
+    assert!(said.contains("Graceful disconnect of 1 clients\nAbrupt disconnect of 1 clients\n"), "{said}");
+    let counts = said.lines().last().unwrap();
+    let numbers: Vec<u64> = counts.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
+    let [stored, connected, not_accepted, not_connected] = numbers[..] else { panic!("{said}") };
+    assert!(stored >= 3 * 64 && connected >= 3 && not_accepted + not_connected >= 1, "{said}");
+}
+
 fn examples_explain_their_arguments() {
-    for program in [ECHO, CLIENTS, WRITE] {
+    for program in [ECHO, CLIENTS, WRITE, STORAGE] {
         let output = limited(program, &["nonsense"]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains("usage: "), "{program}: {said}");

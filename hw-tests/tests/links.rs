@@ -1,5 +1,6 @@
 //! Links of the Markdown files: every relative link leads to a file of the repository, and every
 //! `#part` of it to a heading there. The book's table of contents names all its pages.
+//! The page on storage shows code of an example.
 
 use std::collections::HashSet;
 use std::fs;
@@ -92,6 +93,28 @@ fn the_book_names_all_its_pages() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let page = name.ends_with(".md") && name != "SUMMARY.md";
         assert!(!page || named.contains(name.as_str()), "SUMMARY.md does not name {name}");
+    }
+}
+
+/// The code blocks of a page that rustdoc does not take for Rust: they are parts of a program.
+fn parts_of_programs(text: &str) -> Vec<&str> {
+    let blocks = text.split("```rs\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap()).collect()
+}
+
+/// The lines of code, without what depends on the place: indentation and empty lines.
+fn lines(code: &str) -> String {
+    code.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_page_on_storage_shows_the_example() {
+    let page = fs::read_to_string(root().join("book/src/storage.md")).unwrap();
+    let example = lines(&fs::read_to_string(root().join("provider/examples/storage.rs")).unwrap());
+    let blocks = parts_of_programs(&page);
+    assert!(blocks.len() > 5, "only {} blocks", blocks.len());
+    for block in blocks {
+        assert!(example.contains(&lines(block)), "provider/examples/storage.rs has no longer:\n{block}");
     }
 }
 

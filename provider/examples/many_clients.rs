@@ -21,6 +21,9 @@
 //!   job is to post buffers fast enough; [`RecvPool::next`] posts those that came back.
 //! - [`Srq::query`] gives exact counts: `available` buffers can be taken by a message,
 //!   `outstanding` adds those that a message has taken and whose completion was not dequeued.
+//!
+//! This server ends with an error when a client does not do what it expects; that of `storage.rs`
+//! goes on.
 
 use doorbell::{
     CloseFlags, ConnectOptions, ConnectionEventKind, Ep, EpId, Evd, EvdFlags, Event, Ia, Psp, Pz, Received,
