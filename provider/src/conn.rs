@@ -96,8 +96,8 @@ impl Ep {
     /// Ends the connection.
     ///
     /// A graceful disconnect lets requests finish first, and still receives meanwhile (R180). An
-    /// abrupt disconnect ends the connection immediately. On a DISCONNECTED EP the call does
-    /// nothing (R186).
+    /// abrupt disconnect ends the connection immediately, also while a graceful one waits for
+    /// requests. On a DISCONNECTED EP the call does nothing (R186).
     ///
     /// # Errors
     /// INVALID_STATE in UNCONNECTED, RESERVED and PASSIVE_CONNECTION_PENDING (R187).

@@ -112,8 +112,12 @@ impl Cr {
     /// accept any number of requests for datagrams, and gets one
     /// [`DatagramEvent`](crate::DatagramEvent) per request.
     ///
-    /// The EP can post requests once [`Event::Connected`](crate::Event::Connected) has come. A message
-    /// of the peer may be reaped before that event: keep it, and answer after the event.
+    /// The EP can post requests once [`Event::Connected`](crate::Event::Connected) or a message of the
+    /// peer has been reaped, whichever comes first: a message that comes before the event can be
+    /// answered at once.
+    ///
+    /// If this call fails because the peer has given up, the EP gets no event. If the peer gives up
+    /// later, [`Event::NotConnected`](crate::Event::NotConnected) comes.
     ///
     /// # Errors
     /// INVALID_PARAMETER (ARG2) for an EP whose service type differs from the request's, (ARG3) for

@@ -46,9 +46,11 @@ pub enum Event {
     /// A connection is up. On the side that has accepted, a message can come first: it confirms the
     /// connection, and can be answered at once.
     Connected(ConnectionEvent),
-    /// A connection that was up has ended.
+    /// A connection that was up has ended. On an EVD that also has the EP's completions, this event
+    /// follows the last message of the connection.
     Disconnected(ConnectionEvent),
-    /// A connection did not come up.
+    /// A connection did not come up. After an accept, the peer has gone before it confirmed the
+    /// connection: this event comes instead of `Connected` and `Disconnected`.
     NotConnected(ConnectionEvent),
     /// Nothing of a connection that has ended, or that did not come up, is left on the device: the
     /// EP can be closed or reset, and its buffers can be used again. All its completions are in its
@@ -204,7 +206,8 @@ impl Evd {
     ///
     /// # Errors
     /// INVALID_STATE for a second waiter (R248) or an unwaitable EVD (R249); ABORT if the EVD is
-    /// freed meanwhile (R258); INTERRUPTED_CALL after a signal.
+    /// freed meanwhile (R258); INTERRUPTED_CALL after a signal's handler has run, also with
+    /// `SA_RESTART`: wait again.
     ///
     /// # References
     /// dat_evd_wait(3DAT).

@@ -275,7 +275,8 @@ impl RecvPool {
     /// [`RecvPool::take`] instead, since a refill posts flushed buffers again.
     ///
     /// # Errors
-    /// As [`Evd::wait`]; a refill that the device refused.
+    /// As [`Evd::wait`], with INTERRUPTED_CALL after a signal's handler has run: call again. A refill
+    /// that the device refused.
     #[inline]
     pub fn next<Q: ReceiveQueue>(&mut self, queue: &mut Q, evd: &Evd) -> Result<Received> {
         self.refill_some(queue)?;
