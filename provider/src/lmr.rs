@@ -163,7 +163,10 @@ impl Lmr {
         self.inner.with(|mr| mr.read_at(offset, to))
     }
 
-    /// Copies bytes in, from `offset` on.
+    /// Copies bytes in, from `offset` on. Each aligned group of 8 bytes is written by one store.
+    ///
+    /// A peer that reads the bytes by RDMA meanwhile can get some old and some new ones, and those of
+    /// the second of two writes without those of the first: give records a checksum.
     ///
     /// # Errors
     /// As [`Lmr::read`].

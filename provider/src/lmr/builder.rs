@@ -32,7 +32,7 @@ impl Lmr {
     /// # fn main() -> doorbell::Result<()> {
     /// # let ia = Ia::open("mlx5_0")?;
     /// # let pz = Pz::new(&ia)?;
-    /// // A table that peers read.
+    /// // A table that peers read. Records that change need a checksum: see `Lmr::write`.
     /// let privileges = MemPriv::LOCAL_READ | MemPriv::REMOTE_READ;
     /// let table = Lmr::builder(&ia, &pz).privileges(privileges).allocate(1 << 20)?;
     /// table.write(0, b"the first record")?;

@@ -76,6 +76,19 @@ impl SendPool {
 
     /// An RDMA Read into this buffer: see [`Request::from`]. [`SendPool::take_done`] gives the
     /// buffer back with what was read.
+    ///
+    /// ```no_run
+    /// # use doorbell::*;
+    /// # fn fetch(pool: &mut SendPool, ep: &mut Ep, requests: &Evd, table: RmrTriplet) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    /// let buf = pool.take().ok_or("all buffers are under way")?;
+    /// pool.read(buf).from(table.part(0, 64)).post(ep)?; // `table` came in a message of the peer
+    /// if let Event::Done(read) = requests.wait()? {
+    ///     let buf = pool.take_done(&read).ok_or("not a request of this pool")?;
+    ///     println!("{:?}", &buf[..64]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline(always)]
     pub fn read(&mut self, buf: SendBuf) -> Request<PoolBuf, op::ReadFrom, &mut Self> {
         self.request(buf, op::ReadFrom)
