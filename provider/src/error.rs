@@ -441,8 +441,10 @@ pub enum PostError {
     /// A receive on an EP that takes its buffers from an SRQ (R157).
     #[error("the EP receives through its SRQ: post there")]
     UsesSrq,
-    /// The EP is not in a state for this operation. Requests need a connection: they are possible from
-    /// [`Event::Connected`](crate::Event::Connected) on, also at the end that has accepted.
+    /// The EP is not in a state for this operation. Requests need a connection: they are possible once
+    /// [`Event::Connected`](crate::Event::Connected) or, at the end that has accepted, a message of the
+    /// peer has been reaped. On a DISCONNECTED EP, also after [`Event::Drained`](crate::Event::Drained),
+    /// each completes as flushed.
     #[error("not possible in this EP state")]
     EpState(Subtype),
     /// Flags that the EP's mode or the operation does not allow (R241).
@@ -452,7 +454,9 @@ pub enum PostError {
     /// bits.
     #[error("no such address handle in this IA and PZ, or its QP number has more than 24 bits")]
     AddressHandle,
-    /// The message is longer than the IA can carry, or local and remote lengths differ.
+    /// More bytes than the IA can carry in a message, or than the memory has that they go to: the
+    /// peer's in an RDMA Write, the local in an RDMA Read. Fewer bytes are possible. Or an atomic that
+    /// is not of 8 aligned bytes.
     #[error("the length does not fit")]
     Length,
     /// The device has no such operation.

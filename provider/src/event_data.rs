@@ -18,7 +18,8 @@ pub struct DtoFields {
     pub ep_context: u64,
     /// The cookie given at the post.
     pub cookie: u64,
-    /// The status. Unless it is success, the other fields and the buffer have no meaning (R82).
+    /// The status. Unless it is success, only `ep`, `ep_context` and `cookie` have a meaning beside it;
+    /// what the buffer contains has none (R82). Pools find the buffer of a failed operation as well.
     pub status: DtoStatus,
     /// The number of bytes transferred.
     pub length: u32,
