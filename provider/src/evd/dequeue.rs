@@ -175,7 +175,7 @@ impl Queue {
     /// that are left. Instead of that number `None`, if completions have to be harvested to count
     /// them.
     ///
-    /// `None` where [`EvdInner::wait`] has to wait, or gives the error.
+    /// `None` where `EvdInner::wait` has to wait, or gives the error.
     #[inline]
     pub fn wait_fast<T: Take>(&mut self, take: T) -> Option<(T::Event, Option<usize>)> {
         let waits_plainly = !self.state.intersects(State::ALWAYS_SLOW)
