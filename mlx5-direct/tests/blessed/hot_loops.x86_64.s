@@ -5,39 +5,39 @@ post_batch:
     je out
     lea 0x18(%rdx),%r11
     mov (%rdx),%rbx
-    mov 0x8(%rdx),%r15d
+    mov 0x8(%rdx),%r13d
     mov 0x10(%rdx),%rdx
-    bswap %r15d
+    bswap %r13d
     bswap %rbx
-    or %r12,%r15
-    mov %r15,-0x18(%r10)
+    or %r12,%r13
+    mov %r13,-0x18(%r10)
     mov %rbx,-0x10(%r10)
-    mov %r13,-0x8(%r10)
+    mov %r15,-0x8(%r10)
     movq $0x0,(%r10)
-    mov %rdx,(%rdi,%r9,8)
-    inc %r9
-    add %rsi,%r10
+    mov %rdx,(%rsi,%r8,8)
+    inc %r8
+    add %rdi,%r10
     mov %r11,%rdx
-    add $0xfffffffffffffff8,%r8
+    add $0xfffffffffffffff8,%r9
     jne loop
 
 post_batch:
     cmp %rcx,%rdx
     je out
     lea 0x18(%rdx),%r11
-    mov (%rdx),%r15
-    mov 0x8(%rdx),%ebx
+    mov (%rdx),%rbx
+    mov 0x8(%rdx),%r13d
     mov 0x10(%rdx),%rdx
-    bswap %ebx
-    bswap %r15
-    or %r12,%rbx
-    mov %rbx,-0x8(%r10)
-    mov %r15,(%r10)
-    mov %rdx,(%rdi,%r9,8)
-    inc %r9
-    add %rsi,%r10
+    bswap %r13d
+    bswap %rbx
+    or %r12,%r13
+    mov %r13,-0x8(%r10)
+    mov %rbx,(%r10)
+    mov %rdx,(%rsi,%r8,8)
+    inc %r8
+    add %rdi,%r10
     mov %r11,%rdx
-    add $0xfffffffffffffff8,%r8
+    add $0xfffffffffffffff8,%r9
     jne loop
 
 post_batch_address:
@@ -48,11 +48,11 @@ post_batch_address:
     mov 0x8(%rdx),%rdx
     bswap %r12
     mov %r12,(%r10)
-    mov %rdx,(%r8,%rsi,8)
-    inc %rsi
+    mov %rdx,(%rsi,%r9,8)
+    inc %r9
     add %rdi,%r10
     mov %r11,%rdx
-    add $0xfffffffffffffff8,%r9
+    add $0xfffffffffffffff8,%r8
     jne loop
 
 post_slice:
