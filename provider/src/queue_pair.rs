@@ -165,21 +165,23 @@ pub(crate) struct Completed {
 }
 
 /// An EP's queue pair; see the module.
+// In this order, so that the first cache line has all that a plain message needs.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct QueuePair {
     /// The EP's ID in events.
     pub(crate) ep: EpId,
     /// The consumer's context of the EP.
     pub context: AtomicU64,
-    /// The SRQ that receives come from.
-    pub srq: Option<Arc<SharedRecv>>,
+    /// [`RecvHooks`].
+    hooks: AtomicU8,
     /// Counts of received messages. Written under the lock of the receive EVD.
     pub(crate) received: Received,
+    /// The SRQ that receives come from.
+    pub srq: Option<Arc<SharedRecv>>,
     /// The youngest post to the SRQ that this EP has completed; used to find lost buffers (verbs
     /// path).
     pub(crate) completed_up_to: Arc<CompletedUpTo>,
-    /// [`RecvHooks`].
-    hooks: AtomicU8,
     recv_flags: AtomicU32,
     request_flags: AtomicU32,
     datagrams: bool,
@@ -209,8 +211,8 @@ pub(crate) struct Modes {
     pub(crate) request: CompletionFlags,
 }
 
-/// The offset of the value in the allocation of an `Arc`, behind the two counts.
-const IN_ARC: usize = 2 * size_of::<usize>();
+/// The offset of a queue pair in the allocation of its `Arc`, behind the two counts.
+const IN_ARC: usize = (2 * size_of::<usize>()).next_multiple_of(align_of::<QueuePair>());
 
 impl QueuePair {
     /// Creates a queue pair of this EP. It receives from `srq` if that is `Some`.

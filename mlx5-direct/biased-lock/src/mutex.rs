@@ -12,12 +12,14 @@ use std::sync::atomic::Ordering;
 
 /// A mutex whose owner locks it without an atomic read-modify-write instruction. The crate's
 /// documentation says which thread is the owner.
+// In this order, so that the bias is at the start: in a structure, beside the fields before the mutex.
+#[repr(C)]
 pub struct BiasedMutex<T> {
     raw: Raw,
-    /// The biases are not freed with the mutex, but kept for other locks: see [`Door`].
-    keeps_biases: bool,
     /// The word of the door, or NULL. Changes under the ordinary lock.
     door: AtomicPtr<AtomicPtr<Bias>>,
+    /// The biases are not freed with the mutex, but kept for other locks: see [`Door`].
+    keeps_biases: bool,
     value: UnsafeCell<T>,
 }
 

@@ -33,8 +33,14 @@ impl ReceivedAs {
 /// Counts of received messages. Written only under the lock of the receive EVD's queue.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
-    messages: [AtomicU64; RECEIVED],
-    bytes: [AtomicU64; RECEIVED],
+    of_kinds: [ReceivedOfKind; RECEIVED],
+}
+
+/// Both counts of a kind, so that they are in one cache line.
+#[derive(Debug, Default)]
+struct ReceivedOfKind {
+    messages: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl Received {
@@ -42,8 +48,9 @@ impl Received {
     pub(crate) fn add(&self, kind: ReceivedAs, bytes: u32) {
         // The lock admits one writer at a time, so no atomic read-modify-write is needed.
         let add = |to: &AtomicU64, n: u64| to.store(to.load(Relaxed).wrapping_add(n), Relaxed);
-        add(&self.messages[kind as usize], 1);
-        add(&self.bytes[kind as usize], bytes.into());
+        let of_kind = &self.of_kinds[kind as usize];
+        add(&of_kind.messages, 1);
+        add(&of_kind.bytes, bytes.into());
     }
 
     /// Counts a message that a Send without immediate data has brought.
@@ -54,14 +61,15 @@ impl Received {
 
     /// Continues the counts of another `Received`.
     pub(crate) fn follow(&self, other: &Self) {
-        for (to, from) in [(&self.messages, &other.messages), (&self.bytes, &other.bytes)] {
-            to.iter().zip(from).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+        for (to, from) in self.of_kinds.iter().zip(&other.of_kinds) {
+            to.messages.store(from.messages.load(Relaxed), Relaxed);
+            to.bytes.store(from.bytes.load(Relaxed), Relaxed);
         }
     }
 
     pub(crate) fn get(&self, kind: ReceivedAs) -> (u64, u64) {
-        let at = kind as usize;
-        (self.messages[at].load(Relaxed), self.bytes[at].load(Relaxed))
+        let of_kind = &self.of_kinds[kind as usize];
+        (of_kind.messages.load(Relaxed), of_kind.bytes.load(Relaxed))
     }
 }
 

@@ -35,19 +35,21 @@ const COMPLETED: u64 = 1;
 const RELEASED_ONE: u64 = 1 << 32;
 const UNREAPED_ONE: u64 = 1;
 
+// In this order, so that the first cache line has all that the CQ with a map of its own needs.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct RingSlots {
-    marks: Box<[AtomicU64]>,
-    /// Written by the poster before the slot is posted.
-    cookies: Cookies,
     /// The slots, 64 a word.
     words: Box<[Word]>,
+    /// Written by the poster before the slot is posted.
+    cookies: Cookies,
+    alone: Alone,
+    marks: Box<[AtomicU64]>,
     /// One bit per word in which a slot may have returned.
     returned_words: Box<[AtomicU64]>,
     /// High half: slots released so far, modulo 2^32. Low half: slots completed and not released.
     /// One load reads both.
     counts: AtomicU64,
-    alone: Alone,
 }
 
 /// Which of 64 slots have returned, and which may have a mark: one bit per slot in each map. The
