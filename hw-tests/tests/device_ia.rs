@@ -1,8 +1,8 @@
 //! Closing an IA, and the event of a write with immediate (sections S and T of the rules), in Rust.
 
 use doorbell::{
-    AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, EpChange,
-    EvdFlags, Event, Ia, Lmr, MemPriv, Psp, Pz, ReturnType, RmrTriplet, Srq,
+    AsyncObject, CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoOp, DtoStatus, Ep,
+    EpAttr, EpChange, Evd, EvdFlags, Event, Ia, Lmr, MemPriv, Psp, Pz, ReturnType, RmrTriplet, Srq,
 };
 use doorbell_hw_tests::dat;
 use doorbell_hw_tests::rig::*;
@@ -14,6 +14,7 @@ fn main() {
         r275_ia_close_drops_handles,
         r277_write_immed_event_on_srq_ep,
         asynchronous_events_go_where_the_program_wants_them,
+        an_ia_closes_as_soon_as_its_objects_are_dropped,
     ])
     .exit();
 }
@@ -42,6 +43,28 @@ fn asynchronous_events_go_where_the_program_wants_them() {
     let ended = rig.connect_srq(&srq);
     rig.disconnect(&ended);
     assert_eq!(asynchronous(&side.ia).object, AsyncObject::Ep(ended.server.id()));
+}
+
+/// The progress thread may still be working on an object when the program drops it.
+fn an_ia_closes_as_soon_as_its_objects_are_dropped() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let name = devices().unwrap().1;
+    let psp = Psp::builder(&side.ia, &side.cr).build().unwrap();
+    for round in 0..150 {
+        let ia = Ia::open(&name).unwrap();
+        let pz = Pz::new(&ia).unwrap();
+        let evd = Evd::new(&ia, 64, EvdFlags::CONNECTION | EvdFlags::DTO).unwrap();
+        let client = Ep::builder(&ia, &pz).evd(&evd).connect(psp.address()).unwrap();
+        let server = side.ep(&EpAttr::default());
+        connection_request(&side.cr).cr.accept(&server, &[]).unwrap();
+        assert!(matches!(next(&evd), Event::Connected(_)));
+        expect_connection(&side.connect, &server, ConnectionEventKind::Established);
+        client.disconnect(CloseFlags::Abrupt).unwrap();
+        drop((client, evd, pz));
+        ia.close().unwrap_or_else(|refused| panic!("round {round}: {refused}"));
+        expect_connection(&side.connect, &server, ConnectionEventKind::Disconnected);
+    }
 }
 
 /// A graceful close is refused while an SRQ lives, and changes nothing: INVALID_STATE (IA_IN_USE).

@@ -148,7 +148,13 @@ impl Ia {
     #[doc(hidden)]
     pub fn can_close(&self, how: CloseFlags) -> Result<()> {
         self.device.check_inherited(Subtype::InvalidHandleIa, "IA")?;
-        match self.what_is_left() {
+        let mut left = self.what_is_left();
+        if left.is_some() && how == CloseFlags::Graceful {
+            // The program has dropped an object on which the progress thread is still working.
+            self.device.reactor.finish_turn();
+            left = self.what_is_left();
+        }
+        match left {
             Some(left) if how == CloseFlags::Graceful => Err(Error::state(
                 Subtype::InvalidStateIaInUse,
                 format!("objects of this IA are left: {left}"),

@@ -21,7 +21,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use nix::unistd::{Pid, gettid};
 use std::collections::BinaryHeap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,6 +35,9 @@ pub(super) const CM: u64 = u64::MAX - 2;
 
 /// How long [`Reactor::stop`] waits for a thread that it cannot wake.
 const UNWOKEN: Duration = Duration::from_secs(2);
+
+/// How long [`Reactor::finish_turn`] waits for a turn, in which an agent of the program may run.
+const TURN: Duration = Duration::from_secs(1);
 
 /// An object with work for the progress thread.
 pub(crate) trait Source: Send + Sync {
@@ -168,6 +171,8 @@ pub(crate) struct Reactor {
     deadlines: Mutex<{ rank::TABLE }, Deadlines>,
     sources: Mutex<{ rank::TABLE }, ByNumber<u64, Weak<dyn Source>>>,
     stop: AtomicBool,
+    /// Odd while the thread handles events, and may hold references to objects.
+    turns: AtomicU64,
     /// Wakes the thread to stop.
     wake: Wake,
     /// The ID of the progress thread, once it has what it needs.
@@ -204,6 +209,7 @@ impl Reactor {
             deadlines: Mutex::default(),
             sources: Mutex::default(),
             stop: AtomicBool::new(false),
+            turns: AtomicU64::new(0),
             wake: Wake::new().map_err(|e| os("pipe2", e))?,
             thread: OnceLock::new(),
             handle: Mutex::default(),
@@ -357,6 +363,22 @@ impl Reactor {
         let _ = thread.join();
     }
 
+    /// Waits until the thread has released the objects that it is working on, unless the caller is
+    /// that thread. An object whose last other reference was dropped before the call is gone then,
+    /// unless the thread needs longer than [`TURN`].
+    pub(crate) fn finish_turn(&self) {
+        // With that in `work`: the thread finds the object gone, or this finds the turn.
+        fence(Ordering::SeqCst);
+        let turn = self.turns.load(Ordering::Acquire);
+        if turn.is_multiple_of(2) || self.thread.get() == Some(&gettid()) {
+            return;
+        }
+        let until = Instant::now() + TURN;
+        while self.turns.load(Ordering::Acquire) == turn && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
     fn timer_expired(&self) {
         // EAGAIN: another thread has set the timer again.
         let _ = self.timer.wait();
@@ -407,29 +429,41 @@ impl Reactor {
             if self.stop.load(Ordering::Acquire) {
                 break;
             }
-            let Some(device) = device.upgrade() else { break };
-            for event in &events[..n] {
-                match event.data() {
-                    TIMER => self.timer_expired(),
-                    own @ (ASYNC | CM) => device.clone().ready(own),
-                    number => {
-                        if let Some(source) = self.source(number) {
-                            source.ready(number);
-                        }
-                    }
-                }
-            }
-            while let Some((to, timer)) = self.due() {
-                let source = match to {
-                    To::Source(source) => source.upgrade(),
-                    To::Number(number) => self.source(number),
-                };
-                if let Some(source) = source {
-                    source.due(timer);
-                }
+            self.turns.fetch_add(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let exists = self.turn(device, &events[..n]);
+            self.turns.fetch_add(1, Ordering::Release);
+            if !exists {
+                break;
             }
         }
         Ok(())
+    }
+
+    /// Handles these events, and the timers that are due. False if the device is gone.
+    fn turn(&self, device: &Weak<dyn Source>, events: &[EpollEvent]) -> bool {
+        let Some(device) = device.upgrade() else { return false };
+        for event in events {
+            match event.data() {
+                TIMER => self.timer_expired(),
+                own @ (ASYNC | CM) => device.clone().ready(own),
+                number => {
+                    if let Some(source) = self.source(number) {
+                        source.ready(number);
+                    }
+                }
+            }
+        }
+        while let Some((to, timer)) = self.due() {
+            let source = match to {
+                To::Source(source) => source.upgrade(),
+                To::Number(number) => self.source(number),
+            };
+            if let Some(source) = source {
+                source.due(timer);
+            }
+        }
+        true
     }
 
     /// Sleeps until there is an event, or until [`Wake::send`].
