@@ -14,6 +14,7 @@ fn main() {
         r275_ia_close_drops_handles,
         r277_write_immed_event_on_srq_ep,
         asynchronous_events_go_where_the_program_wants_them,
+        an_evd_of_asynchronous_events_does_not_grow_without_bound,
         an_ia_closes_as_soon_as_its_objects_are_dropped,
     ])
     .exit();
@@ -43,6 +44,31 @@ fn asynchronous_events_go_where_the_program_wants_them() {
     let ended = rig.connect_srq(&srq);
     rig.disconnect(&ended);
     assert_eq!(asynchronous(&side.ia).object, AsyncObject::Ep(ended.server.id()));
+}
+
+/// Nobody takes the event that each connection leaves. The newest stay.
+fn an_evd_of_asynchronous_events_does_not_grow_without_bound() {
+    let rig = Rig::new();
+    let side = &rig.server;
+    let events = Evd::new(&side.ia, 8, EvdFlags::ASYNC).unwrap();
+    side.ia.send_async_events_to(&events).unwrap();
+    let depth = events.query().unwrap().depth;
+    let srq = side.srq(4);
+    let mut ended = Vec::new();
+    for _ in 0..depth + 5 {
+        let pair = rig.connect_srq(&srq);
+        rig.disconnect(&pair);
+        ended.push(AsyncObject::Ep(pair.server.id()));
+    }
+    assert_eq!(events.query().unwrap().queued, depth);
+    for ep in &ended[5..] {
+        let event = next(&events);
+        assert!(matches!(event, Event::Async(event) if event.object == *ep), "{event:?}, not of {ep:?}");
+    }
+    // One of each EP that lives has room.
+    let pairs: Vec<_> = (0..depth + 5).map(|_| rig.connect_srq(&srq)).collect();
+    pairs.iter().for_each(|pair| rig.disconnect(pair));
+    assert_eq!(events.query().unwrap().queued, pairs.len());
 }
 
 /// The progress thread may still be working on an object when the program drops it.

@@ -271,6 +271,9 @@ pub enum AsyncObject {
     /// An EP.
     Ep(EpId),
     /// An EVD.
+    ///
+    /// The connection event says the same, so a program need not take this one: when the EVD of
+    /// asynchronous events is full, the oldest of this kind is dropped for a newer event.
     Evd(EvdId),
     /// An SRQ.
     Srq(SrqId),

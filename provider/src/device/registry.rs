@@ -125,6 +125,11 @@ impl Registry {
         Counts(Class::ALL.map(of))
     }
 
+    /// The number of members of a class.
+    pub(crate) fn len(&self, class: Class) -> usize {
+        self.0.lock().unwrap()[class as usize].len()
+    }
+
     pub(crate) fn contains(&self, class: Class, id: u64) -> bool {
         self.0.lock().unwrap()[class as usize].contains_key(&id)
     }

@@ -2,10 +2,11 @@
 
 use super::deferred::Deferred;
 use super::dequeue::Take;
-use super::queue::State;
+use super::queue::{Queue, State};
 use super::{EvdInner, WaitError};
 use crate::cno::CnoInner;
-use crate::event_data::{Dequeued, Notice};
+use crate::device::Class;
+use crate::event_data::{AsyncKind, Dequeued, Notice};
 use crate::types::{CompletionFlags, EvdFlags};
 use crate::{Error, Result, ReturnType, Subtype};
 use nix::poll::{PollFd, PollFlags};
@@ -59,6 +60,9 @@ impl EvdInner {
         if !self.live.load(Ordering::Acquire) {
             return None;
         }
+        if matches!(event, Notice::Async(_)) && queue.others.len() >= queue.qlen {
+            self.drop_oldest_async(&mut queue);
+        }
         if queue.others.try_reserve(1).is_err() {
             return Some(event);
         }
@@ -67,6 +71,23 @@ impl EvdInner {
         queue.push_notice(event);
         queue.notified = true;
         None
+    }
+
+    /// Makes room for an asynchronous event. A program may never look at them, and each connection
+    /// that ends can leave one: EP_BROKEN, which goes first, since the connection event says the
+    /// same. There is room for one of each EP (R193).
+    #[cold]
+    fn drop_oldest_async(&self, queue: &mut Queue) {
+        if queue.others.len() < self.device.registry.len(Class::Ep) {
+            return;
+        }
+        let broken =
+            |notice: &Notice| matches!(notice, Notice::Async(event) if event.kind == AsyncKind::EpBroken);
+        let any = |notice: &Notice| matches!(notice, Notice::Async(_));
+        let oldest = queue.others.iter().position(broken).or_else(|| queue.others.iter().position(any));
+        if let Some(dropped) = oldest.and_then(|n| queue.others.remove(n)) {
+            tracing::debug!(event = ?dropped, evd = ?self.id, "an asynchronous event gives way to a newer one");
+        }
     }
 
     /// Whether a connection request fits into the EVD. Peers can send any number of requests, and
