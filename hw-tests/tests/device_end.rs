@@ -16,6 +16,7 @@ fn main() {
         r174_flush_needs_no_further_message,
         r185_disconnected_event_before_later_messages,
         r189_disconnect_aborts_setup,
+        a_set_up_that_this_side_has_ended_did_not_connect,
         ends_come_in_the_order_of_the_peers_disconnects,
         a_peer_that_disconnects_leaves_requests_flushed,
         a_connection_to_a_silent_peer_breaks_with_a_message_too_long,
@@ -296,6 +297,34 @@ fn r189_disconnect_aborts_setup() {
     }
     let mut pair = rig.connect(server, client);
     assert_eq!(rig.deliver(&mut pair, 8).cookie, 0);
+}
+
+/// In DAT it is DISCONNECTED (R189); to a Rust program, a connection that did not come up.
+fn a_set_up_that_this_side_has_ended_did_not_connect() {
+    let rig = Rig::new();
+    let is_of = |event: &Event, ep: &Ep| match event {
+        Event::NotConnected(event) => (event.ep, event.kind) == (ep.id(), ConnectionEventKind::Disconnected),
+        _ => false,
+    };
+    let (mut client, server) = (rig.client.ep(&EpAttr::default()), rig.server.ep(&EpAttr::default()));
+    let (psp, arrival) = rig.ask(&client);
+    client.disconnect(CloseFlags::Graceful).unwrap();
+    let event = next(&rig.client.connect);
+    assert!(is_of(&event, &client), "{event:?}");
+    drop((arrival, psp));
+
+    let (raw, arrival) = rig.ask_and_never_confirm();
+    arrival.cr.accept(&server, &[]).unwrap();
+    server.disconnect(CloseFlags::Graceful).unwrap();
+    let event = next(&rig.server.connect);
+    assert!(is_of(&event, &server), "{event:?}");
+    drop(raw);
+
+    client.reset().unwrap();
+    let pair = rig.connect(rig.server.ep(&EpAttr::default()), client);
+    pair.client.disconnect(CloseFlags::Abrupt).unwrap();
+    let event = next(&rig.client.connect);
+    assert!(matches!(event, Event::Disconnected(_)), "{event:?}");
 }
 
 /// A request that waits for a receive of the peer does not delay the end: nobody will answer it.

@@ -257,7 +257,12 @@ impl EpInner {
     }
 
     pub(crate) fn event(&self, kind: ConnectionEventKind, private_data: Vec<u8>) {
-        self.tell(self.notice_of(kind, private_data));
+        self.tell(self.notice_of(kind, private_data, false));
+    }
+
+    /// As [`EpInner::event`], of a connection that has not come up.
+    pub(crate) fn never_up(&self, kind: ConnectionEventKind, private_data: Vec<u8>) {
+        self.tell(self.notice_of(kind, private_data, true));
     }
 
     /// Queues an event on the connect EVD, unless the EP was freed, and tells the program.
@@ -268,9 +273,9 @@ impl EpInner {
         }
     }
 
-    fn notice_of(&self, kind: ConnectionEventKind, private_data: Vec<u8>) -> Notice {
+    fn notice_of(&self, kind: ConnectionEventKind, private_data: Vec<u8>, never_up: bool) -> Notice {
         let ep_context = self.pair.context();
-        Notice::Connection(ConnectionEvent { ep: self.id, ep_context, kind, private_data })
+        Notice::Connection(ConnectionEvent { ep: self.id, ep_context, kind, private_data, never_up })
     }
 }
 

@@ -51,6 +51,8 @@ pub enum Event {
     Disconnected(ConnectionEvent),
     /// A connection did not come up. After an accept, the peer has gone before it confirmed the
     /// connection: this event comes instead of `Connected` and `Disconnected`.
+    /// The kind is [`Disconnected`](ConnectionEventKind::Disconnected) if this side has ended the
+    /// set-up with [`Ep::disconnect`].
     NotConnected(ConnectionEvent),
     /// Nothing of a connection that has ended, or that did not come up, is left on the device: the
     /// EP can be closed or reset, and its buffers can be used again. All its completions are in its
@@ -315,7 +317,7 @@ impl From<ConnectionEvent> for Event {
         match event.kind {
             ConnectionEventKind::Established => Self::Connected(event),
             ConnectionEventKind::Drained => Self::Drained(event),
-            kind if kind.is_end() => Self::Disconnected(event),
+            kind if kind.is_end() && !event.never_up => Self::Disconnected(event),
             _ => Self::NotConnected(event),
         }
     }

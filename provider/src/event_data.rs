@@ -137,7 +137,7 @@ pub struct RmrBindCompletion {
 }
 
 /// A connection event (`DAT_CONNECTION_EVENT_DATA`).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConnectionEvent {
     /// The EP.
     pub ep: EpId,
@@ -147,6 +147,22 @@ pub struct ConnectionEvent {
     pub kind: ConnectionEventKind,
     /// The peer's private data, if the event carries any; padded by the transport.
     pub private_data: Vec<u8>,
+    /// The connection was never up.
+    pub(crate) never_up: bool,
+}
+
+impl std::fmt::Debug for ConnectionEvent {
+    /// Without the zeros at the end of the private data, with which the transport pads it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { ep, ep_context, kind, private_data, never_up: _ } = self;
+        let len = private_data.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        f.debug_struct("ConnectionEvent")
+            .field("ep", ep)
+            .field("ep_context", ep_context)
+            .field("kind", kind)
+            .field("private_data", &format_args!("b\"{}\"", private_data[..len].escape_ascii()))
+            .finish()
+    }
 }
 
 /// Changes of a connection. The values are `DAT_EVENT_NUMBER`s.
@@ -161,7 +177,8 @@ pub enum ConnectionEventKind {
     NonPeerRejected = 0x4003,
     /// The connection could not be completed after an accept.
     AcceptCompletionError = 0x4004,
-    /// Either side ended the connection.
+    /// Either side ended the connection, or this side a connection that was not up yet
+    /// ([`Event::NotConnected`](crate::Event::NotConnected)).
     Disconnected = 0x4005,
     /// The connection broke.
     Broken = 0x4006,
@@ -175,7 +192,8 @@ pub enum ConnectionEventKind {
 }
 
 impl ConnectionEventKind {
-    /// Whether a connection that was up has ended.
+    /// Whether a connection has ended: one that was up, or one whose set-up this side has ended with
+    /// [`Ep::disconnect`](crate::Ep::disconnect). [`Event`](crate::Event) tells them apart.
     pub fn is_end(self) -> bool {
         matches!(self, Self::Disconnected | Self::Broken)
     }

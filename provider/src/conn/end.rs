@@ -206,7 +206,7 @@ impl EpInner {
         let breaks = self.srq.is_some();
         let connect_evd = self.connect_evd();
         let put = || {
-            let event = self.notice_of(kind, Vec::new());
+            let event = self.notice_of(kind, Vec::new(), false);
             let lost = connect_evd.as_ref().and_then(|evd| evd.put_notice(event));
             if breaks {
                 self.device.put_async(self.broken());

@@ -410,10 +410,10 @@ impl EpInner {
         if self.srq.is_some() {
             // The first message of the connection may have arrived already.
             let _ = self.recv_evd.harvest_now();
-            self.event(kind, private_data);
+            self.never_up(kind, private_data);
             self.finish_drain(|| false, true);
         } else {
-            self.event(kind, private_data);
+            self.never_up(kind, private_data);
             self.drain_soon();
         }
         self.recheck_notification();
