@@ -117,7 +117,8 @@ fn write(device: &str, server: SocketAddr) -> Result<()> {
     for n in (0..RECORDS).rev() {
         memory.write(0, &record(n))?;
         let from = [memory.triplet(0, memory.len())];
-        let to = target.part(u64::from(n) * u64::from(RECORD), RECORD.into());
+        let to = target.part(usize::from(n) * usize::from(RECORD), RECORD.into());
+        let to = to.ok_or("the server's memory is too short")?;
         ep.write(&from).to(to).with_immediate(n.into()).cookie(n.into()).post()?;
         // The memory can be changed once the write has completed.
         match writes.wait_for(PATIENCE)? {

@@ -378,7 +378,7 @@ impl Client {
         let at = offset(number).ok_or("no such record")?;
         loop {
             let buffer = self.buffers.take().ok_or("no buffer is free")?;
-            let record = self.table.part(at.try_into()?, RECORD.try_into()?);
+            let record = self.table.part(at, RECORD).ok_or("the table is too short")?;
             self.buffers.read(buffer).from(record).post(&mut self.ep)?;
             let Step::Read(mut record) = self.step(PATIENCE)? else { return Err("not what was read".into()) };
             let sum = record.split_off(VALUE);

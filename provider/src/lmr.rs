@@ -139,16 +139,25 @@ impl Lmr {
 
     /// The triplet for `len` bytes from `offset` on. The bounds are checked when the triplet is
     /// posted.
+    ///
+    /// # Panics
+    /// If `len` is over 4 GiB - 1, the most that a segment has, or if there is no such address.
+    #[track_caller]
     pub fn triplet(&self, offset: usize, len: usize) -> LmrTriplet {
+        let address = self.inner.base().checked_add(offset as u64);
         LmrTriplet {
-            virtual_address: self.inner.base().wrapping_add(offset as u64),
-            segment_length: u32::try_from(len).unwrap_or(u32::MAX),
+            virtual_address: address.expect("an offset is below 2^64 - the address of the LMR"),
+            segment_length: u32::try_from(len).expect("a segment has at most 2^32 - 1 bytes"),
             lmr_context: self.inner.context,
         }
     }
 
     /// What a peer needs to read or write `len` bytes from `offset` on by RDMA: send it in private
-    /// data or in a message. The peer's device checks bounds and privileges of each access.
+    /// data or in a message. This side's device checks bounds and privileges of each access.
+    ///
+    /// # Panics
+    /// As [`Lmr::triplet`]. Memory of 4 GiB and more goes to the peer in several parts.
+    #[track_caller]
     pub fn remote(&self, offset: usize, len: usize) -> RmrTriplet {
         let LmrTriplet { virtual_address, segment_length, .. } = self.triplet(offset, len);
         RmrTriplet { virtual_address, segment_length, rmr_context: self.rmr_context() }

@@ -333,10 +333,16 @@ pub struct RmrTriplet {
 }
 
 impl RmrTriplet {
-    /// `len` bytes of it, from `offset` on. The peer's device checks the bounds.
-    pub fn part(self, offset: u64, len: u32) -> Self {
-        let virtual_address = self.virtual_address.wrapping_add(offset);
-        Self { virtual_address, segment_length: len, ..self }
+    /// `len` bytes of it, from `offset` on. `None` if it has not so many.
+    #[must_use]
+    pub fn part(self, offset: usize, len: usize) -> Option<Self> {
+        let end = offset.checked_add(len)? as u64;
+        if end > self.segment_length.into() {
+            return None;
+        }
+        // The triplet may come from a peer, with any address.
+        let virtual_address = self.virtual_address.checked_add(offset as u64)?;
+        Some(Self { virtual_address, segment_length: len as u32, ..self })
     }
 
     /// For private data or a message to the peer: address, length and RMR context, little-endian.
@@ -466,6 +472,22 @@ pub struct Destination {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_a_remote_segment_lies_inside() {
+        let whole = RmrTriplet { virtual_address: u64::MAX - 99, segment_length: 100, rmr_context: 7 };
+        let part =
+            |start, len| Some(RmrTriplet { virtual_address: start, segment_length: len, rmr_context: 7 });
+        assert_eq!(whole.part(0, 100), Some(whole));
+        assert_eq!(whole.part(99, 1), part(u64::MAX, 1));
+        assert_eq!(whole.part(10, 0), part(u64::MAX - 89, 0));
+        for (offset, len) in [(0, 101), (100, 1), (101, 0), (usize::MAX, 1), (1, usize::MAX), (usize::MAX, 0)]
+        {
+            assert_eq!(whole.part(offset, len), None, "{offset}, {len}");
+        }
+        let forged = RmrTriplet { virtual_address: u64::MAX, ..whole };
+        assert_eq!(forged.part(1, 1), None);
+    }
 
     #[test]
     fn large_connection_qualifiers_fold_as_libdaplofa_folds_them() {

@@ -16,6 +16,7 @@ pub(crate) const TESTS: &[Test] = tests![
     requests_in_several_lmrs_are_checked,
     the_end_of_a_connection_stops_fast_sends,
     receives_in_the_lmr_of_the_last_are_checked,
+    no_segment_has_another_length_or_place_than_was_asked_for,
     receives_of_several_segments_and_lmrs_are_checked,
     watermarks_see_each_receive,
     the_end_of_a_connection_stops_fast_receives,
@@ -303,6 +304,21 @@ fn receive_twice(rig: &Rig, pair: &mut Pair, into: LmrTriplet) {
     }
 }
 
+/// What a segment cannot say is refused when it is made.
+fn no_segment_has_another_length_or_place_than_was_asked_for() {
+    let rig = Rig::new();
+    let lmr = &rig.client.lmr;
+    let long = lmr.triplet(0, u32::MAX as usize);
+    assert_eq!((long.virtual_address, long.segment_length), (lmr.address(), u32::MAX));
+    for (offset, len) in [(0, 1 << 32), (0, 5 << 30), (usize::MAX, 1)] {
+        let panics = |make: &dyn Fn()| {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(make)).expect_err("made a segment");
+        };
+        panics(&|| _ = lmr.triplet(offset, len));
+        panics(&|| _ = lmr.remote(offset, len));
+    }
+}
+
 /// After receives in one LMR, receives in it and elsewhere are checked as before: bounds, other
 /// LMRs, freed LMRs, privileges, flags, and the length of the queue.
 fn receives_in_the_lmr_of_the_last_are_checked() {
@@ -314,7 +330,8 @@ fn receives_in_the_lmr_of_the_last_are_checked() {
     let read_only = made(MemPriv::LOCAL_READ);
     receive_twice(&rig, &mut pair, lmr.triplet(0, 64));
     let server = &mut pair.server;
-    for bad in [lmr.triplet(4095, 2), lmr.triplet(4096, 1), lmr.triplet(usize::MAX, 8)] {
+    let before = LmrTriplet { virtual_address: lmr.address() - 1, ..lmr.triplet(0, 8) };
+    for bad in [lmr.triplet(4095, 2), lmr.triplet(4096, 1), before] {
         assert_eq!(server.post_recv(&[bad], 1, NONE), Err(PostError::OutOfBounds(0)));
     }
     let refused = server.post_recv(&[read_only.triplet(0, 8)], 1, NONE);

@@ -81,7 +81,8 @@ impl SendPool {
     /// # use doorbell::*;
     /// # fn fetch(pool: &mut SendPool, ep: &mut Ep, requests: &Evd, table: RmrTriplet) -> std::result::Result<(), Box<dyn std::error::Error>> {
     /// let buf = pool.take().ok_or("all buffers are under way")?;
-    /// pool.read(buf).from(table.part(0, 64)).post(ep)?; // `table` came in a message of the peer
+    /// let record = table.part(0, 64).ok_or("too short")?; // `table` came in a message of the peer
+    /// pool.read(buf).from(record).post(ep)?;
     /// if let Event::Done(read) = requests.wait()? {
     ///     let buf = pool.take_done(&read).ok_or("not a request of this pool")?;
     ///     println!("{:?}", &buf[..64]);
