@@ -633,7 +633,7 @@ fn inline_requests_that_are_refused_post_nothing() {
     let write: ChainRequest<'_> = Request::write(&data).to(there).suppress().into();
     let short = Request::write_inline(&[0; 9]).to(there);
     let refused: [(ChainRequest<'_>, _); 3] = [
-        (Request::send_inline(&long).into(), PostError::Length),
+        (Request::send_inline(&long).into(), PostError::TooLongInline { given: most + 1, most: most as u32 }),
         (short.into(), PostError::Length),
         (Request::send_inline(b"flags").unsignalled().into(), PostError::Flags),
     ];

@@ -459,6 +459,15 @@ pub enum PostError {
     /// is not of 8 aligned bytes.
     #[error("the length does not fit")]
     Length,
+    /// More bytes than the EP takes into a request
+    /// ([`EpBuilder::max_inline`](crate::EpBuilder::max_inline)).
+    #[error("{given} bytes inline, the EP was made for at most {most}")]
+    TooLongInline {
+        /// Bytes in the call.
+        given: usize,
+        /// The EP's limit.
+        most: u32,
+    },
     /// The device has no such operation.
     #[error("this device has no such operation")]
     NotSupported,
@@ -510,7 +519,7 @@ impl PostError {
             Self::EpState(sub) => (T::InvalidState, sub),
             Self::Flags => (T::InvalidParameter, Subtype::InvalidArg5),
             Self::AddressHandle => (T::InvalidParameter, Subtype::InvalidArg4),
-            Self::Length => (T::LengthError, Subtype::None),
+            Self::Length | Self::TooLongInline { .. } => (T::LengthError, Subtype::None),
             Self::NotSupported => (T::ModelNotSupported, Subtype::None),
             Self::Device(libc::ENOMEM) => (T::InsufficientResources, Subtype::ResourceMemory),
             Self::Device(_) => (T::InternalError, Subtype::None),

@@ -65,7 +65,9 @@ fn inline_requests_have_the_rules_of_others() {
         bytes
     };
     let client = &mut pair.client;
-    assert_eq!(client.send_inline(&long).cookie(1).post(), Err(PostError::Length));
+    let refused = client.send_inline(&long).cookie(1).post().unwrap_err();
+    assert_eq!(refused, PostError::TooLongInline { given: most + 1, most: most as u32 });
+    assert!(refused.to_string().contains(&most.to_string()), "{refused}");
     assert_eq!(client.write_inline(&long[..9]).to(target).cookie(1).post(), Err(PostError::Length));
     let unsignalled = CompletionFlags::UNSIGNALLED;
     assert_eq!(client.send_inline(b"flags").cookie(1).flags(unsignalled).post(), Err(PostError::Flags));

@@ -496,7 +496,8 @@ impl EpInner {
                     let len = u32::try_from(bytes.len()).map_err(|_| PostError::Length)?;
                     sges[0] = Sge { len, ..Sge::default() };
                     if bytes.len() > left.max_inline {
-                        return Err(PostError::Length);
+                        let most = left.max_inline as u32;
+                        return Err(PostError::TooLongInline { given: bytes.len(), most });
                     }
                     1
                 }

@@ -564,9 +564,9 @@ impl<O: Op> Request<Inline<'_>, O, &mut Ep> {
     /// Posts the request.
     ///
     /// # Errors
-    /// See [`PostError`]; [`PostError::Length`] for more bytes than the EP's `max_inline`, or than
-    /// the peer's memory has; [`PostError::NotSupported`] for a datagram, or if the device lacks the
-    /// operation.
+    /// See [`PostError`]; [`PostError::TooLongInline`] for more bytes than the EP's `max_inline`;
+    /// [`PostError::Length`] for more than the peer's memory has; [`PostError::NotSupported`] for a
+    /// datagram, or if the device lacks the operation.
     #[inline]
     pub fn post(self) -> Result<(), PostError> {
         self.op.post_copy(self.ep, self.local.0, self.cookie, self.flags)

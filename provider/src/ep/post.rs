@@ -144,8 +144,9 @@ impl EpInner {
         let len = u32::try_from(bytes.len()).map_err(|_| PostError::Length)?;
         let Checked { request, verb, solicits, .. } =
             self.checked(kind, &mut [Sge { len, ..Sge::default() }], &info, flags)?;
-        if bytes.len() > self.pair.qp().caps().max_inline as usize {
-            return Err(PostError::Length);
+        let most = self.pair.qp().caps().max_inline;
+        if bytes.len() > most as usize {
+            return Err(PostError::TooLongInline { given: bytes.len(), most });
         }
         self.submit(state, request, solicits, 0, |queue, flags, _| queue.copy(request, verb, bytes, flags))?;
         self.open_requests(None);
