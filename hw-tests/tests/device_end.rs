@@ -17,6 +17,7 @@ fn main() {
         r185_disconnected_event_before_later_messages,
         r189_disconnect_aborts_setup,
         a_set_up_that_this_side_has_ended_did_not_connect,
+        what_a_connection_prints_is_short,
         ends_come_in_the_order_of_the_peers_disconnects,
         a_peer_that_disconnects_leaves_requests_flushed,
         a_connection_to_a_silent_peer_breaks_with_a_message_too_long,
@@ -325,6 +326,35 @@ fn a_set_up_that_this_side_has_ended_did_not_connect() {
     pair.client.disconnect(CloseFlags::Abrupt).unwrap();
     let event = next(&rig.client.connect);
     assert!(matches!(event, Event::Disconnected(_)), "{event:?}");
+}
+
+/// Events, EPs and errors are printed by programs; zeros that pad private data, and the inside of
+/// objects, are of no use to them. An error says its reason once.
+fn what_a_connection_prints_is_short() {
+    let rig = Rig::new();
+    let client = rig.client.ep(&EpAttr::default());
+    let printed = format!("{client:?}");
+    assert!(printed.contains("Unconnected") && printed.len() < 100, "{printed}");
+    let (_psp, arrival) = rig.ask(&client);
+    let server = rig.server.ep(&EpAttr::default());
+    let event = Event::ConnectionRequest(arrival);
+    let printed = format!("{event:?}");
+    assert!(printed.contains(&rig.client.ia.address().to_string()) && printed.len() < 300, "{printed}");
+    let Event::ConnectionRequest(arrival) = event else { unreachable!() };
+    arrival.cr.accept(&server, b"he\0llo").unwrap();
+    let printed = format!("{:?}", next(&rig.client.connect));
+    assert!(printed.contains("b\"he\\x00llo\"") && printed.len() < 200, "{printed}");
+
+    let (_psp, arrival) = rig.ask(&rig.client.ep(&EpAttr::default()));
+    let refused = arrival.cr.accept(&server, &[]).unwrap_err();
+    let printed = format!("{refused:?}");
+    assert!(printed.contains("unconnected EP") && printed.len() < 250, "{printed}");
+    let said = refused.to_string();
+    let mut below = std::error::Error::source(&refused);
+    while let Some(error) = below {
+        assert_ne!(error.to_string(), said);
+        below = error.source();
+    }
 }
 
 /// A request that waits for a receive of the peer does not delay the end: nobody will answer it.

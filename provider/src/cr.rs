@@ -18,10 +18,16 @@ const MAX_UD_REJECT_DATA: usize = 136;
 
 /// A connection request (`DAT_CR_HANDLE`). Accepting or rejecting consumes the request. Dropping it
 /// rejects it.
-#[derive(Debug)]
 pub struct Cr {
     #[doc(hidden)]
     pub inner: Arc<CrInner>,
+}
+
+impl std::fmt::Debug for Cr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (remote, service) = (self.remote(), self.service_type());
+        f.debug_struct("Cr").field("remote", &remote).field("service_type", &service).finish_non_exhaustive()
+    }
 }
 
 /// The object behind a [`Cr`].

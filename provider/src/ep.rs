@@ -67,10 +67,21 @@ use std::sync::{Arc, Weak};
 ///    [`Event::Drained`](crate::Event::Drained) on the connect EVD. It comes once for every connection
 ///    that has ended or did not come up.
 /// 3. Reap what is in the EP's other EVDs, and drop the EP.
-#[derive(Debug)]
+///
+/// Posted requests that have not completed may not reach the peer, not even Sends that were posted
+/// long before. To have them done first, end the connection with
+/// [`CloseFlags::Graceful`](crate::CloseFlags::Graceful), and drop
+/// the EP after [`Event::Disconnected`](crate::Event::Disconnected).
 pub struct Ep {
     #[doc(hidden)]
     pub inner: Arc<EpInner>,
+}
+
+impl std::fmt::Debug for Ep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (id, state) = (self.inner.id, self.inner.state());
+        f.debug_struct("Ep").field("id", &id).field("state", &state).finish_non_exhaustive()
+    }
 }
 
 /// The EVDs of a new EP. Each is optional (R134).

@@ -56,14 +56,24 @@ pub struct Evd {
 }
 
 /// Why a wait returned no event.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
+#[derive(Debug)]
 pub struct WaitError {
     /// The reason. TIMEOUT_EXPIRED removes no event (R244).
-    #[source]
     pub error: Error,
     /// The number of events in the queue (`nmore`); valid after a timeout.
     pub more: usize,
+}
+
+impl std::fmt::Display for WaitError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl std::error::Error for WaitError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
 }
 
 impl From<WaitError> for Error {

@@ -171,8 +171,6 @@ mod book {
 
 /// The error of a call that consumes an object. The call did not consume the object, and returns it
 /// with the reason.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
 pub struct Refused<T, E = Error>
 where
     E: std::error::Error + 'static,
@@ -180,8 +178,27 @@ where
     /// The unchanged object.
     pub object: T,
     /// The reason.
-    #[source]
     pub error: E,
+}
+
+/// Says the reason, and nothing of the object.
+impl<T, E: std::error::Error + 'static> std::fmt::Debug for Refused<T, E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Refused").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<T, E: std::error::Error + 'static> std::fmt::Display for Refused<T, E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(&self.error, f)
+    }
+}
+
+/// The source is that of the reason, whose text this error has already.
+impl<T, E: std::error::Error + 'static> std::error::Error for Refused<T, E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
 }
 
 impl<T, E: Into<Self> + std::error::Error + 'static> From<Refused<T, E>> for Error {
