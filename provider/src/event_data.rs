@@ -271,6 +271,9 @@ pub enum AsyncKind {
     IaCatastrophic = 0x8002,
     /// An SRQ EP's connection that was up has ended, gracefully or not (R192).
     /// [`Event::Drained`](crate::Event::Drained) says when nothing of it is left on the device.
+    ///
+    /// The connection event says the same, so a program need not take this one: when the EVD of
+    /// asynchronous events is full, the oldest of this kind is dropped for a newer event.
     EpBroken = 0x8003,
     /// All other events: watermarks (R121, R213), SRQ errors (R9), ports. The object and the reason
     /// identify the event.
@@ -289,9 +292,6 @@ pub enum AsyncObject {
     /// An EP.
     Ep(EpId),
     /// An EVD.
-    ///
-    /// The connection event says the same, so a program need not take this one: when the EVD of
-    /// asynchronous events is full, the oldest of this kind is dropped for a newer event.
     Evd(EvdId),
     /// An SRQ.
     Srq(SrqId),

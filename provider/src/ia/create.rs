@@ -15,10 +15,18 @@ impl Evd {
     ///
     /// An EVD has to hold all events that can wait in it at a time: the depth of each SRQ whose
     /// messages it gets ([`SrqBuilder::depth`](crate::SrqBuilder::depth)), the request depth of each
-    /// EP whose requests complete there (and the receive depth of an EP without an SRQ), and a few
-    /// connection events for each connection. A completion that finds no room is lost, and
-    /// [`AsyncKind::EvdOverflow`](crate::AsyncKind::EvdOverflow) says so. [`Evd::resize`] makes an EVD
-    /// longer.
+    /// EP whose requests complete there (and the receive depth of an EP without an SRQ), a few
+    /// connection events for each connection, and all connection requests that can come at a time.
+    /// [`Evd::resize`] makes an EVD longer. What finds no room is lost, and
+    /// [`AsyncKind::EvdOverflow`](crate::AsyncKind::EvdOverflow) says so:
+    ///
+    /// * A completion, also of a message that has arrived: its sender sees a success, and the
+    ///   connection stays up. The buffer is free again.
+    /// * A connection request: the peer gets
+    ///   [`PeerRejected`](crate::ConnectionEventKind::PeerRejected), as if the program had rejected
+    ///   it, because rdma_cm knows no other reason.
+    /// * An asynchronous event, when the depth and the number of EPs are reached: the oldest. Nothing
+    ///   says so.
     ///
     /// Any number of EPs, SRQs and service points may share an EVD that was created for their kinds
     /// of streams. Streams with flags of their own ([`EpBuilder::recv_completion_flags`]) share it with

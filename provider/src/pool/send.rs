@@ -171,8 +171,12 @@ impl SendPool {
         self.pool.buffers.complete(dto.cookie)
     }
 
-    /// Frees the pool and its memory, if all buffers are free. Dropping a pool ends it in any case;
-    /// its memory stays while a buffer is out or posted.
+    /// Frees the pool and its memory, if all buffers are free.
+    ///
+    /// Dropping a pool ends it in any case, and deregisters its memory unless a buffer is out. A
+    /// request that is still under way then fails, and breaks its connection: drop the pool after the
+    /// completions of its requests, or after their EPs. The memory itself stays mapped until no device
+    /// uses it.
     ///
     /// # Errors
     /// INVALID_STATE while a buffer is posted or out. The error returns the pool.
