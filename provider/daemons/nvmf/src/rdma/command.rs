@@ -7,7 +7,7 @@ use super::slot::{READ, Slot, Stage, Task};
 use crate::backend::IoOp;
 use crate::proto::{Data, SQE_LEN, Sqe, Status};
 use crate::queue::{Reply, Step};
-use doorbell::{DtoCompletion, LmrTriplet, RmrTriplet};
+use doorbell::{DtoCompletion, LmrTriplet, RecvBuf, RmrTriplet};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -65,8 +65,14 @@ impl Engine {
 
     /// A receive has completed.
     pub(super) fn on_receive(&mut self, dto: &DtoCompletion) {
-        let Some(capsule) = self.receives.take(dto) else { return };
-        let Some(index) = self.index_of(dto.ep_context) else { return };
+        if let Some(capsule) = self.receives.take(dto) {
+            self.on_capsule(capsule);
+        }
+    }
+
+    /// A capsule has come.
+    pub(super) fn on_capsule(&mut self, capsule: RecvBuf) {
+        let Some(index) = self.index_of(capsule.completion().ep_context) else { return };
         let Some(connection) = &mut self.connections[index] else { return };
         if connection.is_closing() {
             return;

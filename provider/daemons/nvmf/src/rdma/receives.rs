@@ -3,7 +3,7 @@
 //! a while; when few are posted, the pool grows, up to one buffer for each command that may be
 //! under way. Then every host that keeps to its credit finds one.
 
-use doorbell::{DtoCompletion, Ia, Pz, RecvBuf, RecvPool, Srq};
+use doorbell::{DtoCompletion, Evd, Ia, Pz, Received, RecvBuf, RecvPool, Srq};
 
 /// The smallest pool.
 const FIRST: u32 = 256;
@@ -33,6 +33,14 @@ impl Receives {
 
     pub(super) fn srq(&self) -> &Srq {
         &self.srq
+    }
+
+    /// What is there, without waiting.
+    #[inline]
+    pub(super) fn dequeue(&mut self, evd: &Evd) -> doorbell::Result<Option<Received>> {
+        let received = self.pool.dequeue(evd);
+        self.taken += usize::from(matches!(received, Ok(Some(_))));
+        received
     }
 
     /// The capsule of this receive; `None` if the receive failed, or another queue's it is.

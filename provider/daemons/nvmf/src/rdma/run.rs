@@ -1,7 +1,7 @@
 //! The thread of an engine: it takes events, looks at timers and sleeps.
 
 use super::engine::{DRAIN, Engine, STOP};
-use doorbell::{Evd, EvdListener, Event};
+use doorbell::{Evd, EvdListener, Event, Received};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -70,7 +70,7 @@ impl Engine {
     #[inline(never)]
     pub fn turn(&mut self) -> doorbell::Result<usize> {
         let mut count = self.poll_files();
-        count += self.take(|engine| &engine.received)?;
+        count += self.take_received()?;
         count += self.take(|engine| &engine.done)?;
         self.passes = self.passes.wrapping_add(1);
         if count == 0 || self.passes.is_multiple_of(EVENTS_EACH) {
@@ -80,6 +80,24 @@ impl Engine {
         self.now = Instant::now();
         self.clock = self.now.duration_since(self.opened).as_micros() as u64;
         self.run_delayed(self.now);
+        self.send_all_responses();
+        Ok(count)
+    }
+
+    /// Takes up to [`EVENTS`] capsules. Returns how many.
+    fn take_received(&mut self) -> doorbell::Result<usize> {
+        let mut count = 0;
+        while count < EVENTS
+            && let Some(received) = self.receives.dequeue(&self.received)?
+        {
+            match received {
+                Received::Message(capsule) => self.on_capsule(capsule),
+                // Its connection ends.
+                Received::Failed(_) => {}
+                Received::Other(event) => self.on_event(event),
+            }
+            count += 1;
+        }
         self.send_all_responses();
         Ok(count)
     }
