@@ -99,11 +99,7 @@ pub(crate) fn cases() -> Vec<Case> {
         .iter()
         .map(|&(program, args, mixed)| {
             let pair = pair(program, args);
-            Case {
-                name: name(program, args),
-                mixed,
-                run: Box::new(move |ends| pair.run(ends)),
-            }
+            Case { name: name(program, args), mixed, run: Box::new(move |ends| pair.run(ends)) }
         })
         .collect()
 }

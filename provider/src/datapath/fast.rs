@@ -99,11 +99,7 @@ pub(crate) trait PostSends {
 
     /// As [`SendQueue::complete`], if `accept` makes something of the request. Returns that, and the
     /// number of requests released; otherwise `None`, and nothing has changed.
-    fn complete_if<E>(
-        &mut self,
-        named: u64,
-        accept: impl FnOnce(&Request) -> Option<E>,
-    ) -> Option<(E, u32)>;
+    fn complete_if<E>(&mut self, named: u64, accept: impl FnOnce(&Request) -> Option<E>) -> Option<(E, u32)>;
 
     /// Hands the requests that `add` adds to the device, with one doorbell. An error of `add` takes
     /// them back.

@@ -125,11 +125,7 @@ impl PostSends for DirectSends {
     }
 
     #[inline(always)]
-    fn complete_if<E>(
-        &mut self,
-        named: u64,
-        accept: impl FnOnce(&Request) -> Option<E>,
-    ) -> Option<(E, u32)> {
+    fn complete_if<E>(&mut self, named: u64, accept: impl FnOnce(&Request) -> Option<E>) -> Option<(E, u32)> {
         // Without a copy of the request: no test is then left of whether `op` is an operation.
         self.queue.complete_if(named as u16, accept)
     }

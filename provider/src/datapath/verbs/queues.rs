@@ -125,11 +125,7 @@ impl PostSends for VerbsSends {
     }
 
     #[inline(always)]
-    fn complete_if<E>(
-        &mut self,
-        named: u64,
-        accept: impl FnOnce(&Request) -> Option<E>,
-    ) -> Option<(E, u32)> {
+    fn complete_if<E>(&mut self, named: u64, accept: impl FnOnce(&Request) -> Option<E>) -> Option<(E, u32)> {
         let before = named.wrapping_sub(self.requests.first());
         let accepted = accept(self.requests.get(named)?)?;
         let requests = before as u32 + 1;
