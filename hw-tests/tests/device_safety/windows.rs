@@ -336,7 +336,7 @@ fn a_refused_window_gives_both_back() {
         let refused = rmr.open(buf).bytes(bytes).post(ep).unwrap_err();
         (refused.error.code(), refused.object)
     };
-    for bytes in [0..0, 7..3, 0..SIZE + 1, SIZE + 1..SIZE + 2, 0..usize::MAX] {
+    for bytes in [0..0, 0..SIZE + 1, SIZE + 1..SIZE + 2, 0..usize::MAX] {
         let (code, back) = post(both, bytes, &mut pair.server);
         assert_eq!(code, dat::INVALID_ARG3);
         both = back;
