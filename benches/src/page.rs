@@ -480,10 +480,13 @@ pub fn write(report: &Path, cold: &Path) -> Result<()> {
         ("time.svg", chart::svg("Time of a call, relative to the peer's (less is better)", &time)),
         ("instructions.svg", chart::svg("Instructions of a call, relative to the peer's", &instructions)),
     ];
-    // A section that hw-tests/nvmf/bench has written.
-    if let Ok(section) = fs::read_to_string(folder.join("nvmf.md")) {
+    // Sections that hw-tests/nvmf/bench and hw-tests/orders-bench have written.
+    let sections = ["nvmf.md", "orders.md"].map(|name| fs::read_to_string(folder.join(name)).ok());
+    for section in sections.iter().flatten() {
         files[0].1 += &format!("\n{section}");
-        let reads = storage::group(&section);
+    }
+    if let Some(section) = &sections[0] {
+        let reads = storage::group(section);
         files.push((
             "nvmf.svg",
             chart::svg("Time of a read, relative to the peer's (less is better)", &[reads]),
