@@ -1,6 +1,5 @@
 //! The objects of completions, by number.
 
-use crate::memory::table;
 use crate::queue_pair::QueuePair;
 use crate::types::ByNumber;
 use std::collections::TryReserveError;
@@ -9,23 +8,21 @@ use std::sync::Arc;
 /// Maps the number of a QP or an SRQ to its object. Each completion needs one lookup.
 pub(crate) type Numbered<T> = ByNumber<u32, Arc<T>>;
 
-/// Queue pairs by QP number. The devices number QPs in ascending order, so tables by the low bits
-/// find most of them without a hash: a small one, and a wide one for those that have no place there.
+/// Queue pairs by QP number. The devices number QPs in ascending order, so a small table by the low
+/// bits finds most of them without a hash.
 #[derive(Debug)]
 pub(crate) struct Pairs<P = QueuePair> {
     near: [Near<P>; NEAR],
-    /// Empty, or a power of two of places.
-    wide: Box<[Near<P>]>,
     all: Numbered<P>,
 }
 
 impl<P> Default for Pairs<P> {
     fn default() -> Self {
-        Self { near: [const { Near::NONE }; NEAR], wide: Box::default(), all: Numbered::default() }
+        Self { near: [const { Near { swapped: 0, pair: None } }; NEAR], all: Numbered::default() }
     }
 }
 
-/// A place of a table.
+/// A place of the small table.
 #[derive(Debug)]
 struct Near<P> {
     /// The number with its bytes swapped, as it is in a completion of the direct path.
@@ -33,35 +30,8 @@ struct Near<P> {
     pair: Option<Arc<P>>,
 }
 
-impl<P> Near<P> {
-    const NONE: Self = Self { swapped: 0, pair: None };
-
-    #[inline(always)]
-    fn get(&self, qpn: u32) -> Option<&Arc<P>> {
-        self.pair.as_ref().filter(|_| self.swapped == qpn.swap_bytes())
-    }
-
-    /// Whether the number now has this place, which is free or was the number's before.
-    fn put(&mut self, qpn: u32, pair: &Arc<P>) -> bool {
-        let is_free = self.pair.is_none() || self.get(qpn).is_some();
-        if is_free {
-            *self = Self { swapped: qpn.swap_bytes(), pair: Some(pair.clone()) };
-        }
-        is_free
-    }
-
-    fn remove(&mut self, qpn: u32) {
-        if self.get(qpn).is_some() {
-            self.pair = None;
-        }
-    }
-}
-
 /// Places of the small table.
 const NEAR: usize = 64;
-
-/// The most places of the wide table.
-const WIDEST: usize = 8192;
 
 impl<P> Pairs<P> {
     /// The queue pair with this number.
@@ -70,16 +40,11 @@ impl<P> Pairs<P> {
         self.get_near(qpn).or_else(|| self.get_far(qpn))
     }
 
-    /// The queue pair with this number, if it is in a table by the low bits.
+    /// The queue pair with this number, if it is in the small table.
     #[inline(always)]
     pub(crate) fn get_near(&self, qpn: u32) -> Option<&Arc<P>> {
-        self.near[qpn as usize % NEAR].get(qpn).or_else(|| self.wide.get(self.place(qpn))?.get(qpn))
-    }
-
-    /// The place of a number in the wide table.
-    #[inline(always)]
-    fn place(&self, qpn: u32) -> usize {
-        qpn as usize & self.wide.len().wrapping_sub(1)
+        let place = &self.near[qpn as usize % NEAR];
+        place.pair.as_ref().filter(|_| place.swapped == qpn.swap_bytes())
     }
 
     #[inline(never)]
@@ -97,41 +62,19 @@ impl<P> Pairs<P> {
     /// No memory. A number that is assigned already needs none.
     pub(crate) fn put(&mut self, qpn: u32, pair: &Arc<P>) -> Result<(), TryReserveError> {
         put(&mut self.all, qpn, pair)?;
-        self.put_near(qpn, pair);
-        if self.all.len() > NEAR.max(self.wide.len()) && self.wide.len() < WIDEST {
-            self.widen();
+        let place = &mut self.near[qpn as usize % NEAR];
+        let swapped = qpn.swap_bytes();
+        if place.pair.is_none() || place.swapped == swapped {
+            *place = Near { swapped, pair: Some(pair.clone()) };
         }
         Ok(())
     }
 
-    fn put_near(&mut self, qpn: u32, pair: &Arc<P>) {
-        let place = self.place(qpn);
-        let is_near = self.near[qpn as usize % NEAR].put(qpn, pair);
-        let Some(place) = self.wide.get_mut(place) else { return };
-        if is_near {
-            place.remove(qpn);
-        } else {
-            place.put(qpn, pair);
-        }
-    }
-
-    /// Makes the wide table larger. Without memory it stays as it is: the other table has all.
-    #[cold]
-    fn widen(&mut self) {
-        let places = (2 * self.all.len()).next_power_of_two().min(WIDEST);
-        let Ok(wide) = table(places, |_| Near::NONE) else { return };
-        self.wide = wide;
-        let all = std::mem::take(&mut self.all);
-        all.iter().for_each(|(&qpn, pair)| self.put_near(qpn, pair));
-        self.all = all;
-    }
-
     pub(crate) fn remove(&mut self, qpn: u32) {
         self.all.remove(&qpn);
-        self.near[qpn as usize % NEAR].remove(qpn);
-        let place = self.place(qpn);
-        if let Some(place) = self.wide.get_mut(place) {
-            place.remove(qpn);
+        let place = &mut self.near[qpn as usize % NEAR];
+        if place.swapped == qpn.swap_bytes() {
+            place.pair = None;
         }
     }
 }
@@ -151,8 +94,8 @@ pub(crate) fn put<T>(table: &mut Numbered<T>, number: u32, object: &Arc<T>) -> R
 mod tests {
     use super::*;
 
-    /// Numbers in ascending order, as devices assign them, are in the tables by their low bits; others
-    /// are found, too.
+    /// Numbers in ascending order, as devices assign them, are in the small table; further ones are
+    /// found, too.
     #[test]
     fn a_pair_is_found_by_its_number_alone() {
         const FIRST: u32 = 0x1234;
@@ -165,15 +108,9 @@ mod tests {
         assert_eq!(pairs.len(), 3 * NEAR);
         for qpn in numbers.clone() {
             assert_eq!(pairs.get(qpn).map(|pair| **pair), Some(qpn));
-            assert_eq!(pairs.get_near(qpn).map(|pair| **pair), Some(qpn));
+            let near = qpn - FIRST < NEAR as u32;
+            assert_eq!(pairs.get_near(qpn).map(|pair| **pair), near.then_some(qpn));
         }
-        // No place is left for this number.
-        let distant = FIRST + NEAR as u32 + pairs.wide.len() as u32;
-        pairs.put(distant, &Arc::new(distant)).unwrap();
-        assert_eq!(pairs.get(distant).map(|pair| **pair), Some(distant));
-        assert!(pairs.get_near(distant).is_none());
-        pairs.remove(distant);
-        assert!(pairs.get(distant).is_none());
         // A number that is assigned anew.
         for qpn in [FIRST, FIRST + NEAR as u32] {
             pairs.put(qpn, &Arc::new(1)).unwrap();
