@@ -163,6 +163,7 @@ fn what(Spec { case, batch, segments, .. }: Spec) -> String {
         MessageInBuffer => "a message in its buffer",
         MessageLarge => "a message of 512 bytes",
         EpSend => "Ep: send",
+        EpSendInline => "Ep: send, 64 bytes inline",
         EpRecv => "Ep: receive",
         PoolSend => "SendPool: take and send",
         PoolMessage => "a message by the pools",

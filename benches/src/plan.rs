@@ -40,6 +40,8 @@ pub enum CaseName {
     Message,
     /// `Ep::send` of the crate doorbell, 64 bytes.
     EpSend,
+    /// `Ep::send_inline` of the crate doorbell, 64 bytes.
+    EpSendInline,
     /// An RDMA Write and a Send, of 64 bytes each, by two posts.
     EpPair,
     /// The same by one `Ep::chain`.
@@ -135,6 +137,7 @@ impl CaseName {
             Self::MessageInBuffer => "message-in-buffer",
             Self::MessageLarge => "message-512",
             Self::EpSend => "ep-send",
+            Self::EpSendInline => "ep-send-inline",
             Self::EpPair => "ep-write-send",
             Self::EpChain => "ep-chain",
             Self::PoolSend => "pool-send",
@@ -180,8 +183,8 @@ impl CaseName {
 
     /// Whether the case is about calls that only the crate doorbell has.
     pub fn of_provider(self) -> bool {
-        matches!(self, Self::EpSend | Self::EpPair | Self::EpChain | Self::EpRecv)
-            || matches!(self, Self::PoolSend | Self::PoolMessage)
+        use CaseName::*;
+        matches!(self, EpSend | EpSendInline | EpPair | EpChain | EpRecv | PoolSend | PoolMessage)
     }
 
     /// Whether the case goes through libdat2.
@@ -378,7 +381,8 @@ pub fn plan(quick: bool) -> Vec<Spec> {
         plan.push(spec(case, 1, 1, 128));
     }
     plan.extend([Send, SendWr].map(|case| spec(case, 32, 1, 128)));
-    plan.extend([EpSend, EpPair, EpChain, PoolSend, PoolMessage, EpRecv].map(|case| spec(case, 1, 1, 128)));
+    let of_provider = [EpSend, EpSendInline, EpPair, EpChain, PoolSend, PoolMessage, EpRecv];
+    plan.extend(of_provider.map(|case| spec(case, 1, 1, 128)));
     for &segments in if quick { &[1][..] } else { &[1, 4] } {
         plan.push(spec(DatPost, 1, segments, 1023));
     }

@@ -77,7 +77,10 @@ impl Provider {
         let ep = Ep::builder(&ia, &pz).request_depth(2 * GROUP).recv_depth(GROUP);
         let server = ep.clone().recv_evd(&received).request_evd(&unused).connect_evd(&connections[0]);
         let server = server.srq(&srq).build()?;
-        let client = ep.recv_evd(&unused).request_evd(&sent).connect_evd(&connections[1]);
+        let mut client = ep.recv_evd(&unused).request_evd(&sent).connect_evd(&connections[1]);
+        if spec.case == CaseName::EpSendInline {
+            client = client.max_inline(MESSAGE as u32);
+        }
 
         let psp = Psp::builder(&ia, &requests).build()?;
         let client = client.connect_with(psp.address(), ConnectOptions::new().timeout(PATIENCE))?;
@@ -255,6 +258,13 @@ impl Case for Provider {
             CaseName::EpSend => {
                 for _ in 0..GROUP {
                     let sent = self.client.send(&[black_box(self.source)]).post();
+                    assert!(sent.is_ok(), "a send was refused");
+                }
+                self.outstanding = GROUP;
+            }
+            CaseName::EpSendInline => {
+                for _ in 0..GROUP {
+                    let sent = self.client.send_inline(black_box(&[7; MESSAGE])).post();
                     assert!(sent.is_ok(), "a send was refused");
                 }
                 self.outstanding = GROUP;
