@@ -77,7 +77,7 @@ fn an_ia_closes_as_soon_as_its_objects_are_dropped() {
     let side = &rig.server;
     let name = devices().unwrap().1;
     let psp = Psp::builder(&side.ia, &side.cr).build().unwrap();
-    for round in 0..150 {
+    for round in 0..300 {
         let ia = Ia::open(&name).unwrap();
         let pz = Pz::new(&ia).unwrap();
         let evd = Evd::new(&ia, 64, EvdFlags::CONNECTION | EvdFlags::DTO).unwrap();
@@ -86,7 +86,11 @@ fn an_ia_closes_as_soon_as_its_objects_are_dropped() {
         connection_request(&side.cr).cr.accept(&server, &[]).unwrap();
         assert!(matches!(next(&evd), Event::Connected(_)));
         expect_connection(&side.connect, &server, ConnectionEventKind::Established);
-        client.disconnect(CloseFlags::Abrupt).unwrap();
+        match round % 3 {
+            0 => client.disconnect(CloseFlags::Abrupt).unwrap(),
+            1 => client.disconnect(CloseFlags::Graceful).unwrap(),
+            _ => {}
+        }
         drop((client, evd, pz));
         ia.close().unwrap_or_else(|refused| panic!("round {round}: {refused}"));
         expect_connection(&side.connect, &server, ConnectionEventKind::Disconnected);
