@@ -15,7 +15,7 @@ use rxe_fallback::{SendFlags, SendOp, Sge};
 use std::sync::Arc;
 
 /// A request of a chain ([`Ep::chain`]), made from a [`Request`](crate::Request) of any operation but
-/// a datagram, of memory that is of no pool, or of bytes ([`Inline`]).
+/// a datagram, of memory that is of no pool, or of bytes ([`Inline`](crate::Inline)).
 // Plain fields, not a `RequestKind`: the compiler copies such an enum by loads that overlap several
 // stores just before them. The processor cannot forward those stores, and each load waits for them.
 #[derive(Clone, Copy, Debug)]
