@@ -26,6 +26,13 @@ pub struct Group {
     pub rows: Vec<(String, Vec<Bar>)>,
 }
 
+/// Whole, in groups of three digits.
+pub(crate) fn grouped(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
 const WIDTH: f64 = 880.0;
 /// Where bars begin; labels end in front of it.
 const LEFT: f64 = 268.0;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, process::Comma
 use anyhow::{Context, Result};
 
 use crate::{
-    chart::{self, Bar, Group},
+    chart::{self, Bar, Group, grouped},
     cold, dtest, libmlx5,
     plan::{CaseName, Spec, Subject},
     report::{self, Row, find},
@@ -209,13 +209,6 @@ fn short(number: f64) -> String {
         n if n < 99.95 => format!("{n:.1}"),
         n => grouped(n),
     }
-}
-
-/// Whole, in groups of three digits.
-pub(crate) fn grouped(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
-    groups.join(",")
 }
 
 /// Ours by the peer's; a loss is bold.

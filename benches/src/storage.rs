@@ -1,9 +1,6 @@
 //! The chart of the storage daemon, from the section that hw-tests/nvmf/bench has written.
 
-use crate::{
-    chart::{Bar, Group},
-    page::grouped,
-};
+use crate::chart::{Bar, Group, grouped};
 
 /// The target with which the chart compares.
 const PEER: &str = "nvmet";
