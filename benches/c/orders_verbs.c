@@ -163,6 +163,9 @@ static void accept_login(struct rdma_cm_event *event) {
         .private_data = welcome, .private_data_len = sizeof welcome, .rnr_retry_count = 7, .retry_count = 7
     };
     check(!rdma_accept(id, &param), "rdma_accept");
+    /* 10 us, as the Rust gateway; librdmacm's 0 is 655 ms, for which a peer would stop at an empty SRQ. */
+    struct ibv_qp_attr timer = { .min_rnr_timer = 1 };
+    check(!ibv_modify_qp(id->qp, &timer, IBV_QP_MIN_RNR_TIMER), "ibv_modify_qp");
 }
 
 static void forget(struct connection *of) {
