@@ -144,7 +144,9 @@ fn is_verified(load: &mut Load, step: Step) -> Verified {
 fn orders_of_many_sessions() {
     let long = std::env::var(ORDERS).ok().map(|text| text.parse::<u64>().expect("a number"));
     let (sessions, messages) = long.map_or((40, 4000), |messages| (1000, messages));
-    let server = Server::with(Options { receives: 4096, ..options() }, rules());
+    // The load is silent while it verifies the answers of a part.
+    let patience = Duration::from_secs(600);
+    let server = Server::with(Options { receives: 4096, patience, ..options() }, rules());
     let mut load = server.load(sessions);
     let mut left = messages;
     let mut executions = 0;
