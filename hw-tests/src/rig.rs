@@ -58,6 +58,30 @@ pub struct Rig {
     pub client: Side,
 }
 
+/// A queue pair by verbs on this device, with room for four requests and one receive, and memory of 4096
+/// bytes.
+pub fn verbs_peer(device: &str) -> (Qp, Mr) {
+    let context = Context::open(device).unwrap();
+    let pd = VerbsPd::alloc(&context).unwrap();
+    let cq = Cq::create(&context, 16, None, 0, 0).unwrap();
+    let init = QpInit {
+        kind: QpKind::Rc,
+        send_cq: &cq,
+        recv_cq: &cq,
+        srq: None,
+        max_send_wr: 4,
+        max_send_sge: 1,
+        max_recv_wr: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+        signal_all: true,
+        token: 0,
+    };
+    let qp = Qp::create(&pd, &init).unwrap();
+    let memory = Mr::register_owned(&pd, 4096, Access::LOCAL_WRITE, false).unwrap();
+    (qp, memory)
+}
+
 /// A peer by verbs. It answers nothing that its device does not answer, and never ends its
 /// connection, not even after a failure.
 #[derive(Debug)]
@@ -585,24 +609,7 @@ impl Rig {
     #[track_caller]
     pub fn answer_silent(&self, server: &Ep) -> Silent {
         let (_, device) = devices().expect("DOORBELL_TEST_DEVICES names the devices");
-        let context = Context::open(&device).unwrap();
-        let pd = VerbsPd::alloc(&context).unwrap();
-        let cq = Cq::create(&context, 16, None, 0, 0).unwrap();
-        let init = QpInit {
-            kind: QpKind::Rc,
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: None,
-            max_send_wr: 4,
-            max_send_sge: 1,
-            max_recv_wr: 1,
-            max_recv_sge: 1,
-            max_inline: 0,
-            signal_all: true,
-            token: 0,
-        };
-        let qp = Qp::create(&pd, &init).unwrap();
-        let memory = Mr::register_owned(&pd, 4096, Access::LOCAL_WRITE, false).unwrap();
+        let (qp, memory) = verbs_peer(&device);
         let psp = Psp::builder(&self.server.ia, &self.server.cr).build().unwrap();
         let from = SocketAddr::new(self.client.ia.address(), 0);
         let to = psp.address();

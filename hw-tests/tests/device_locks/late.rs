@@ -14,9 +14,7 @@ use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
 use doorbell_hw_tests::{Pair, Rig, dat, devices};
 use rxe_fallback::cm::Listener;
-use rxe_fallback::{
-    Access, ConnParam, Context, Cq, Mr, Pd as VerbsPd, Qp, QpInit, QpKind, SendFlags, SendOp,
-};
+use rxe_fallback::{ConnParam, SendFlags, SendOp};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -393,24 +391,7 @@ pub(crate) fn a_window_is_bound_twice_before_a_message_confirms_the_connection()
 pub(crate) fn a_message_is_answered_while_the_progress_thread_stands_still() {
     let rig = Rig::new();
     let (device, _) = devices().expect("DOORBELL_TEST_DEVICES names the devices");
-    let context = Context::open(&device).unwrap();
-    let pd = VerbsPd::alloc(&context).unwrap();
-    let cq = Cq::create(&context, 16, None, 0, 0).unwrap();
-    let init = QpInit {
-        kind: QpKind::Rc,
-        send_cq: &cq,
-        recv_cq: &cq,
-        srq: None,
-        max_send_wr: 4,
-        max_send_sge: 1,
-        max_recv_wr: 1,
-        max_recv_sge: 1,
-        max_inline: 0,
-        signal_all: true,
-        token: 0,
-    };
-    let peer = Qp::create(&pd, &init).unwrap();
-    let memory = Mr::register_owned(&pd, 4096, Access::LOCAL_WRITE, false).unwrap();
+    let (peer, memory) = verbs_peer(&device);
     let listener = Listener::bind((rig.server.ia.address(), 0).into(), 1).unwrap();
     let mut client = rig.client.ep(&EpAttr::default());
     client.post_recv(&[rig.client.lmr.triplet(0, 64)], 3, NONE).unwrap();
