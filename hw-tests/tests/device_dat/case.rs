@@ -185,13 +185,15 @@ pub(crate) fn trials(cases: impl Fn() -> Vec<Case>) -> Vec<Trial> {
 }
 
 fn trial(case: Case, ends: Ends) -> Trial {
-    // Which libdat2 loads the provider makes no difference to the device.
-    let long = LONG_ON_RXE.contains(&case.name.as_str()) || ends.ours;
+    // Which libdat2 loads the provider makes no difference to the device. libdaplofa fails on rxe now
+    // and then, for reasons of its own; every pair with it runs on the software device as well.
+    let mixed = ends.server != ends.client;
+    let long = LONG_ON_RXE.contains(&case.name.as_str()) || ends.ours || mixed;
     let skip = long && !is_mlx5() && var("DOORBELL_PROGRAMS").as_deref() == Ok("short");
     let trial =
         one_at_a_time(case.name.clone() + &ends.suffix(), move || runs(&case, ends).map_err(Into::into));
     if skip {
-        trial.with_kind("long on rxe, and DOORBELL_PROGRAMS=short").with_ignored_flag(true)
+        trial.with_kind("not on rxe with DOORBELL_PROGRAMS=short").with_ignored_flag(true)
     } else {
         trial
     }
@@ -264,7 +266,15 @@ fn runs(case: &Case, ends: Ends) -> Result<(), String> {
         eprintln!("{}: {} of {runs}", case.name, times.len());
     }
     report(case, &ends, runs, &mut times, failure.as_deref());
-    failure.map_or(Ok(()), |what| Err(format!("{} of {runs} passed; {what}", times.len())))
+    failure.map_or(Ok(()), |what| {
+        let why = complaint(&what).map_or(String::new(), |line| format!("{:?}: ", line.trim()));
+        Err(format!("{} of {runs} passed; {why}{what}", times.len()))
+    })
+}
+
+/// The first line of a program's output that complains.
+fn complaint(what: &str) -> Option<&str> {
+    what.lines().find(|line| ["rror", "ERR", "Err ", "hangs", "failed"].iter().any(|word| line.contains(word)))
 }
 
 fn report(case: &Case, ends: &Ends, runs: usize, times: &mut [Duration], failure: Option<&str>) {
@@ -272,8 +282,7 @@ fn report(case: &Case, ends: &Ends, runs: usize, times: &mut [Duration], failure
     times.sort_unstable();
     let median =
         times.get(times.len() / 2).map_or("-".to_owned(), |time| format!("{:.1}", time.as_secs_f64()));
-    let complains = |line: &&str| ["rror", "ERR", "hangs", "failed"].iter().any(|word| line.contains(word));
-    let why = failure.and_then(|what| what.lines().find(complains).or(what.lines().next()));
+    let why = failure.and_then(|what| complaint(what).or(what.lines().next()));
     let why = why.unwrap_or("").trim().replace('\t', " ");
     let by = if ends.server == Provider::Doorbell {
         format!("{} {}", ends.name(), ends.path)

@@ -208,15 +208,19 @@ impl Pair {
         server.await_ready(self.ready)?;
         let mut client =
             ends.client(self.program, &words(&format!("{ia} {} -h {}", self.client_args, setting().server)));
-        let (client_said, _) = client.end()?;
+        let (client_said, status) = client.end()?;
         let missing = |said: &str| self.says.iter().copied().find(|says| !said.contains(says));
         if let Some(says) = missing(&client_said) {
             let server_said = server.said();
-            return Err(format!("no {says:?} from the client:\n{client_said}\nserver:\n{server_said}"));
+            return Err(format!(
+                "no {says:?} from the client ({status}):\n{client_said}\nserver:\n{server_said}"
+            ));
         }
-        let (server_said, _) = server.end()?;
+        let (server_said, status) = server.end()?;
         if let Some(says) = missing(&server_said) {
-            return Err(format!("no {says:?} from the server:\n{server_said}\nclient:\n{client_said}"));
+            return Err(format!(
+                "no {says:?} from the server ({status}):\n{server_said}\nclient:\n{client_said}"
+            ));
         }
         Ok(())
     }
