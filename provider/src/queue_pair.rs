@@ -100,10 +100,8 @@ impl Requests {
     #[inline(always)]
     fn complete_suppressed<P: Path>(&mut self, named: u64) -> bool {
         let Some(queue) = P::send_queue(&mut self.queue) else { return false };
-        let Some(((), requests)) = queue.complete_if(named, |request| request.is_suppressed().then_some(()))
-        else {
-            return false;
-        };
+        let suppressed = |request: &Request| (!request.has_event(false)).then_some(());
+        let Some(((), requests)) = queue.complete_if(named, suppressed) else { return false };
         self.ring.pass(requests);
         true
     }

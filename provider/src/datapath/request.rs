@@ -92,6 +92,7 @@ impl Request {
     }
 
     /// Whether the end of the request is an event.
+    #[inline(always)]
     pub(crate) fn has_event(&self, failed: bool) -> bool {
         let without = if failed { RequestState::SILENT } else { RequestState::SUPPRESS };
         !self.state.contains(without)
@@ -113,12 +114,6 @@ impl Request {
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         !self.state.intersects(RequestState::NOT_PLAIN)
-    }
-
-    /// Whether the request has an event only if it fails.
-    #[inline(always)]
-    pub(crate) fn is_suppressed(&self) -> bool {
-        self.state.contains(RequestState::SUPPRESS)
     }
 
     /// Who has posted the request.
