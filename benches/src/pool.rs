@@ -46,7 +46,7 @@ impl Echo {
         device::start();
         let ia = Ia::open(device::name())?;
         let pz = Pz::new(&ia)?;
-        let evd = |n: u32, flags| Evd::new(&ia, n as usize, flags);
+        let evd = |n: u32, flags| Evd::new(&ia, n, flags);
         let (received, sent) = (evd(spec.depth, EvdFlags::DTO)?, evd(4 * GROUP, EvdFlags::DTO)?);
         let (theirs, requests) = (evd(4 * GROUP, EvdFlags::DTO)?, evd(8, EvdFlags::CR)?);
         let connections = [evd(8, EvdFlags::CONNECTION)?, evd(8, EvdFlags::CONNECTION)?];

@@ -65,7 +65,7 @@ impl Provider {
         device::start();
         let ia = Ia::open(device::name())?;
         let pz = Pz::new(&ia)?;
-        let evd = |n: u32, flags| Evd::new(&ia, n as usize, flags);
+        let evd = |n: u32, flags| Evd::new(&ia, n, flags);
         let (received, sent) = (evd(spec.depth + GROUP, EvdFlags::DTO)?, evd(4 * GROUP, EvdFlags::DTO)?);
         let (unused, requests) = (evd(4 * GROUP, EvdFlags::DTO)?, evd(8, EvdFlags::CR)?);
         let connections = [evd(8, EvdFlags::CONNECTION)?, evd(8, EvdFlags::CONNECTION)?];

@@ -77,7 +77,7 @@ fn room_for_an_srq_goes_with_its_last_ep() {
     let srq = side.srq(depth);
     side.srq_ep(&srq, &EpAttr::default()).close().unwrap();
     let cqs = order("count cq");
-    for _ in 0..=longest / depth as usize {
+    for _ in 0..=longest / depth {
         side.srq_ep(&srq, &EpAttr::default()).close().unwrap();
     }
     assert_eq!(order("count cq"), cqs);

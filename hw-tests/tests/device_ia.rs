@@ -52,7 +52,7 @@ fn an_evd_of_asynchronous_events_does_not_grow_without_bound() {
     let side = &rig.server;
     let events = Evd::new(&side.ia, 8, EvdFlags::ASYNC).unwrap();
     side.ia.send_async_events_to(&events).unwrap();
-    let depth = events.query().unwrap().depth;
+    let depth = events.query().unwrap().depth as usize;
     let srq = side.srq(4);
     let mut ended = Vec::new();
     for _ in 0..depth + 5 {

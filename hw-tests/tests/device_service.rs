@@ -359,7 +359,7 @@ fn requests_that_an_evd_has_no_room_for_are_rejected() {
     const ROOM: usize = 8;
     let rig = Rig::new();
     let cr = Evd::new(&rig.server.ia, 8, EvdFlags::CR).unwrap();
-    assert_eq!(cr.query().unwrap().depth, ROOM);
+    assert_eq!(cr.query().unwrap().depth as usize, ROOM);
     let psp = Psp::builder(&rig.server.ia, &cr).build().unwrap();
     let port = psp.port();
     let flood = |n: usize, rejected: usize| {

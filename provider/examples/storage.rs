@@ -38,9 +38,9 @@ const LOW: u32 = 16;
 const MAX_CLIENTS: usize = 200;
 /// Answers that are under way to one client at most.
 const ANSWERS: u32 = 8;
-/// The server's EVD never overflows: all receives; for each client its answers, and at most six
-/// other events; and connection requests that wait.
-const EVENTS: usize = 64 + MAX_CLIENTS * (8 + 6) + 1024;
+/// The server's EVD never overflows: all receives; for each of 200 clients its answers, and at most
+/// six other events; and connection requests that wait.
+const EVENTS: u32 = 64 + 200 * (8 + 6) + 1024;
 
 /// The table has this many records, each with a value and a checksum of 8 bytes.
 const RECORDS: usize = 64;

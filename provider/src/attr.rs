@@ -34,7 +34,7 @@ pub struct IaAttr {
     /// The largest number of EVDs.
     pub max_evds: u32,
     /// The largest depth of an EVD.
-    pub max_evd_depth: usize,
+    pub max_evd_depth: u32,
     /// The largest number of segments of a Send or receive.
     pub max_segments: u32,
     /// The largest number of segments of an RDMA Read.

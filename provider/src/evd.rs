@@ -86,7 +86,7 @@ impl From<WaitError> for Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvdParam {
     /// The number of events that the queue can hold.
-    pub depth: usize,
+    pub depth: u32,
     /// Whether an arriving event may trigger the CNO.
     pub enabled: bool,
     /// Whether a thread may wait on the EVD.
@@ -150,7 +150,7 @@ impl Evd {
         let mut queue = self.inner.queue();
         let deferred = self.inner.harvest(&mut queue)?;
         let param = EvdParam {
-            depth: queue.qlen,
+            depth: queue.qlen as u32,
             enabled: queue.enabled,
             waitable: queue.waitable,
             flags: self.inner.flags,
@@ -170,16 +170,16 @@ impl Evd {
     ///
     /// # References
     /// dat_evd_resize(3DAT).
-    pub fn resize(&self, depth: usize) -> Result<()> {
+    pub fn resize(&self, depth: u32) -> Result<()> {
         let inner = &self.inner;
         inner.check()?;
-        check_depth(&inner.device, depth)?;
+        let depth = check_depth(&inner.device, depth)?;
         let mut queue = inner.queue();
         let deferred = inner.harvest(&mut queue)?;
         let outcome = if queue.len() > depth {
             Err(Error::state(Subtype::None, format!("{} events are queued: reap them first", queue.len())))
         } else {
-            queue.resize(round_up(depth, inner.device.attr.max_evd_depth))
+            queue.resize(round_up(depth, inner.device.attr.max_evd_depth as usize))
         };
         drop(queue);
         inner.run_deferred(deferred);
@@ -299,13 +299,13 @@ impl Evd {
 
 pub(crate) type QueueGuard<'a> = BiasedMutexGuard<'a, Queue>;
 
-/// Checks that an EVD of this device can hold this many events.
-pub(crate) fn check_depth(device: &Device, depth: usize) -> Result<()> {
+/// Checks that an EVD of this device can hold this many events, and returns their number.
+pub(crate) fn check_depth(device: &Device, depth: u32) -> Result<usize> {
     let most = device.attr.max_evd_depth;
     if depth < 1 || depth > most {
         return Err(Error::arg(2, format!("an EVD has 1 to {most} events, not {depth}")));
     }
-    Ok(())
+    Ok(depth as usize)
 }
 
 /// What a dequeue has found.
@@ -356,7 +356,7 @@ impl EvdInner {
         let with_cq = flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND);
         if with_cq { headroom() } else { headroom_of_notices() }?;
         let timers = with_cq.then(|| device.reactor.reserve_timers()).transpose()?;
-        let qlen = round_up(min_qlen, device.attr.max_evd_depth);
+        let qlen = round_up(min_qlen, device.attr.max_evd_depth as usize);
         let id = EvdId(next_id());
         let no_evd = |e| Error::verb(Subtype::ResourceTevd, e);
         let channel = || device.channels.take(device.path, &device.context);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const NOTES: u32 = 4;
 
 /// Events that the EVD takes at first.
-const EVENTS: usize = 1024;
+const EVENTS: u32 = 1024;
 
 /// An open device, and one EVD for all its events. Dropped after everything that was made on it.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl End {
     /// Makes room for this many more events.
     pub(super) fn expect(&mut self, events: u32) -> Result<(), Error> {
         let promised = self.promised + events;
-        if promised as usize > self.evd.query()?.depth {
-            self.evd.resize(promised as usize)?;
+        if promised > self.evd.query()?.depth {
+            self.evd.resize(promised)?;
         }
         self.promised = promised;
         Ok(())

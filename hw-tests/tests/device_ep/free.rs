@@ -24,7 +24,7 @@ fn unread_completions_of_freed_eps_take_no_room() {
     const REQUESTS: u32 = 16;
     let rig = Rig::patient();
     // Room for all requests of one EP, in case a disconnect comes before their acknowledgements.
-    let requests = Evd::new(&rig.client.ia, REQUESTS as usize, EvdFlags::DTO).unwrap();
+    let requests = Evd::new(&rig.client.ia, REQUESTS, EvdFlags::DTO).unwrap();
     let attr = EpAttr { request_depth: REQUESTS, ..EpAttr::default() };
     for n in 0..EPS {
         let evds = EpEvds { request: Some(&requests), ..rig.client.evds() };

@@ -36,16 +36,16 @@ fn flushed_requests_overflow_their_evd() {
     let requests = Evd::new(&server.ia, 1, EvdFlags::DTO).unwrap();
     let qlen = requests.query().unwrap().depth;
     let evds = EpEvds { request: Some(&requests), ..server.evds() };
-    let attr = EpAttr { request_depth: qlen as u32 + 4, ..EpAttr::default() };
+    let attr = EpAttr { request_depth: qlen + 4, ..EpAttr::default() };
     let ep = Ep::builder(&server.ia, &server.pz).evds(evds).attributes(&attr).build().unwrap();
     let mut pair = rig.connect(ep, rig.client.ep(&EpAttr::default()));
     rig.disconnect(&pair);
-    for cookie in 0..=qlen as u64 {
+    for cookie in 0..=u64::from(qlen) {
         pair.server.send(&[]).cookie(cookie).post().unwrap();
     }
     let event = asynchronous(&server.ia);
     assert_eq!((event.kind, event.object), (AsyncKind::EvdOverflow, AsyncObject::Evd(requests.id())));
-    for cookie in 0..qlen as u64 {
+    for cookie in 0..u64::from(qlen) {
         let flushed = dto(&requests);
         assert_eq!((flushed.status, flushed.cookie), (DtoStatus::Flushed, cookie));
     }
@@ -55,16 +55,16 @@ fn flushed_requests_overflow_their_evd() {
 
 /// A server EP with more room for requests than its own request EVD has, connected to an EP with
 /// receives for all of them. Returns the EVD's length, too.
-fn narrow(rig: &Rig, flags: EvdFlags) -> (Pair, Evd, usize) {
+fn narrow(rig: &Rig, flags: EvdFlags) -> (Pair, Evd, u32) {
     let server = &rig.server;
     let requests = Evd::new(&server.ia, 1, flags).unwrap();
     let qlen = requests.query().unwrap().depth;
     let evds = EpEvds { request: Some(&requests), ..server.evds() };
-    let attr = EpAttr { request_depth: qlen as u32 + 4, ..EpAttr::default() };
+    let attr = EpAttr { request_depth: qlen + 4, ..EpAttr::default() };
     let ep = Ep::builder(&server.ia, &server.pz).evds(evds).attributes(&attr).build().unwrap();
-    let client = rig.client.ep(&EpAttr { recv_depth: qlen as u32 + 4, ..EpAttr::default() });
+    let client = rig.client.ep(&EpAttr { recv_depth: qlen + 4, ..EpAttr::default() });
     let mut pair = rig.connect(ep, client);
-    for cookie in 0..qlen as u64 + 4 {
+    for cookie in 0..u64::from(qlen) + 4 {
         pair.client.post_recv(&[], cookie, NONE).unwrap();
     }
     (pair, requests, qlen)
@@ -79,13 +79,13 @@ fn expect_overflow(rig: &Rig, evd: &Evd) {
 
 /// No other call harvests the completions.
 fn a_resize_or_query_tells_an_overflow_that_it_finds() {
-    let looks: [fn(&Evd, usize); 2] =
+    let looks: [fn(&Evd, u32); 2] =
         [|evd, qlen| evd.resize(qlen).unwrap(), |evd, _| assert!(evd.query().is_ok())];
     for look in looks {
         // A rig for each, because the end of a connection raises events at the other side.
         let rig = Rig::new();
         let (mut pair, requests, qlen) = narrow(&rig, EvdFlags::DTO);
-        for cookie in 0..=qlen as u64 {
+        for cookie in 0..=u64::from(qlen) {
             pair.server.send(&[]).cookie(cookie).post().unwrap();
         }
         until("it has found them all", || {
@@ -93,7 +93,7 @@ fn a_resize_or_query_tells_an_overflow_that_it_finds() {
             rig.server.ia.async_evd().query().unwrap().queued > 0
         });
         expect_overflow(&rig, &requests);
-        (0..qlen as u64).for_each(|cookie| assert_eq!(dto(&requests).cookie, cookie));
+        (0..u64::from(qlen)).for_each(|cookie| assert_eq!(dto(&requests).cookie, cookie));
         expect_nothing(&requests);
     }
 }
@@ -150,7 +150,7 @@ fn a_query_counts_more_messages_than_one_poll_finds() {
 fn a_connection_takes_nothing_off_the_cqs_of_its_evds() {
     let rig = Rig::new();
     let (mut pair, requests, qlen) = narrow(&rig, EvdFlags::DTO);
-    let all = qlen as u64 + 4;
+    let all = u64::from(qlen) + 4;
     for cookie in 0..all {
         pair.server.send(&[]).cookie(cookie).post().unwrap();
         assert_eq!(dto(&rig.client.recv).cookie, cookie);

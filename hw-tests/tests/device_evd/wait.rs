@@ -157,7 +157,7 @@ fn r245_wait_counts_what_the_cqs_hold() {
 fn r247_wait_total_time_survives_wakeups() {
     let rig = Rig::new();
     let evd = Evd::new(&rig.server.ia, 4096, EvdFlags::SOFTWARE).unwrap();
-    let qlen = evd.query().unwrap().depth;
+    let qlen = evd.query().unwrap().depth as usize;
     let (over, posted) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {

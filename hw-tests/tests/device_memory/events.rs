@@ -62,7 +62,7 @@ const IN_ADVANCE: u64 = 4096;
 fn a_software_event() {
     let surroundings = || {
         let side = one_side();
-        let evd = Evd::new(&side.ia, 2 * IN_ADVANCE as usize, EvdFlags::SOFTWARE).unwrap();
+        let evd = Evd::new(&side.ia, 2 * IN_ADVANCE as u32, EvdFlags::SOFTWARE).unwrap();
         (0..IN_ADVANCE).for_each(|n| evd.post_software_event(n).unwrap());
         (evd, side)
     };
@@ -82,7 +82,7 @@ fn a_software_event() {
 fn an_event_that_nobody_can_queue_is_an_overflow() {
     let rig = Rig::new();
     let side = &rig.server;
-    let evd = Evd::new(&side.ia, 2 * IN_ADVANCE as usize, EvdFlags::SOFTWARE | EvdFlags::CONNECTION);
+    let evd = Evd::new(&side.ia, 2 * IN_ADVANCE as u32, EvdFlags::SOFTWARE | EvdFlags::CONNECTION);
     let evd = evd.unwrap();
     let mut server = side.ep(&EpAttr::default());
     server.modify(EpChange { connect: Some(Some(&evd)), ..EpChange::default() }).unwrap();

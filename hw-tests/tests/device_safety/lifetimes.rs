@@ -254,7 +254,7 @@ fn a_plain_ep_that_is_modified_keeps_buffers_apart() {
 fn an_evd_that_overflows_gives_no_buffer_back_twice() {
     let rig = Rig::new();
     let small = doorbell::Evd::new(&rig.server.ia, 1, EvdFlags::DTO).unwrap();
-    let room = small.query().unwrap().depth;
+    let room = small.query().unwrap().depth as usize;
     let buffers = room + 4;
     let mut srq = rig.server.srq(buffers as u32);
     let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, buffers as u32, SIZE).unwrap();

@@ -134,7 +134,7 @@ fn sends_before_a_reset_free_no_later_buffer() {
 fn sends_that_nobody_hears_of_free_each_buffer_once() {
     let rig = Rig::new();
     let small = doorbell::Evd::new(&rig.client.ia, 1, EvdFlags::DTO).unwrap();
-    let room = small.query().unwrap().depth;
+    let room = small.query().unwrap().depth as usize;
     let buffers = room + 4;
     let mut srq = rig.server.srq(2 * buffers as u32);
     let mut pool = RecvPool::new(&rig.server.ia, &rig.server.pz, 2 * buffers as u32, SIZE).unwrap();

@@ -41,7 +41,7 @@ fn r94_srq_resize_grow_again_and_again() {
     let mut srq = growing(&rig.server);
     let mut pair = rig.connect_srq(&srq);
     rig.server.post(&mut srq, 2, 64, 0, 1);
-    for _ in 0..limits.max_evd_depth as u32 / most + 3 {
+    for _ in 0..limits.max_evd_depth / most + 3 {
         srq.resize(most).unwrap();
         srq.resize(4).unwrap();
     }
@@ -114,7 +114,7 @@ fn r103_srq_resize_no_resources() {
     let on_large = Ep::builder(&side.ia, &side.pz).evds(evds).srq(&large).attributes(&attr).build().unwrap();
     let on_small = Ep::builder(&side.ia, &side.pz).evds(evds).srq(&small).attributes(&attr).build().unwrap();
     side.post(&mut small, 3, 64, 0, 0);
-    let fits = depth(&large) as usize + most as usize <= limits.max_evd_depth;
+    let fits = depth(&large) + most <= limits.max_evd_depth;
     if fits {
         small.resize(most).unwrap();
     } else {

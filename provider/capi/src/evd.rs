@@ -24,8 +24,8 @@ fn get(handle: Handle) -> Result<Evd, Code> {
 }
 
 /// The depth of an EVD, argument 2.
-fn depth(qlen: i32) -> Result<usize, Code> {
-    usize::try_from(qlen).map_err(|_| Code::arg(2))
+fn depth(qlen: i32) -> Result<u32, Code> {
+    u32::try_from(qlen).map_err(|_| Code::arg(2))
 }
 
 pub(super) extern "C" fn evd_create(ia: Handle, qlen: i32, cno: Handle, flags: u32, out: Out<Handle>) -> u32 {

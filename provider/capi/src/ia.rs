@@ -74,7 +74,7 @@ pub(super) fn open(name: &str, async_qlen: i32, events: AsyncEvents) -> Result<H
     let builder = Ia::builder(device);
     let builder = match &shared {
         Some(evd) => builder.async_evd(evd),
-        None => builder.async_depth(usize::try_from(async_qlen).map_err(|_| Code::arg(2))?),
+        None => builder.async_depth(u32::try_from(async_qlen).map_err(|_| Code::arg(2))?),
     };
     let ia = builder.open().map_err(|error| {
         tracing::error!("cannot open IA {name} ({device:?} in dat.conf): {error}");

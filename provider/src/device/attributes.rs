@@ -33,7 +33,7 @@ pub(super) fn ia_attr(context: &Context, port: u8, address: IpAddr, path: DataPa
         rdma_reads_guaranteed: a.max_res_rd_atom == 0
             || a.max_res_rd_atom / a.max_qp.max(1) >= a.max_qp_rd_atom.min(255),
         max_evds: a.max_cq,
-        max_evd_depth: a.max_cqe as usize,
+        max_evd_depth: a.max_cqe,
         max_segments: sge,
         max_read_segments: if a.max_sge_rd == 0 { sge } else { sge.min(a.max_sge_rd) },
         max_write_segments: sge,

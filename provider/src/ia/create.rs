@@ -55,9 +55,9 @@ impl Evd {
     ///
     /// # References
     /// dat_evd_query(3DAT); udat.h, `dat_evd_create`.
-    pub fn new(ia: &Ia, depth: usize, flags: EvdFlags) -> Result<Self> {
+    pub fn new(ia: &Ia, depth: u32, flags: EvdFlags) -> Result<Self> {
         ia.device.check()?;
-        check_depth(&ia.device, depth)?;
+        let depth = check_depth(&ia.device, depth)?;
         if flags.is_empty() || EvdFlags::from_bits(flags.bits()).is_none() {
             return Err(Error::arg(4, format!("no or unknown stream flags: {:#x}", flags.bits())));
         }

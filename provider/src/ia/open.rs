@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The asynchronous EVD holds at least this many events, whatever depth is requested (R193).
-const ASYNC_DEPTH: usize = 4096;
+const ASYNC_DEPTH: u32 = 4096;
 
 /// The options with which an IA is opened: see [`Ia::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is opened before `open`"]
 pub struct IaBuilder<'a> {
     name: &'a str,
-    async_depth: usize,
+    async_depth: u32,
     async_evd: Option<&'a Evd>,
     settings: IaSettings,
 }
@@ -30,7 +30,7 @@ pub struct IaBuilder<'a> {
 /// The destination of asynchronous events.
 enum AsyncEvents {
     /// A new EVD for this many events.
-    New(usize),
+    New(u32),
     /// This EVD.
     To(Arc<EvdInner>),
 }
@@ -75,7 +75,7 @@ impl Ia {
 
 impl<'a> IaBuilder<'a> {
     /// The number of events that the asynchronous EVD holds: 4,096, or more.
-    pub fn async_depth(mut self, events: usize) -> Self {
+    pub fn async_depth(mut self, events: u32) -> Self {
         self.async_depth = events;
         self
     }
@@ -177,7 +177,7 @@ fn open_device(name: &str, events: &AsyncEvents, settings: IaSettings) -> Result
     crate::fork::watch();
     crate::fork::know(&device)?;
     let async_evd = match events {
-        AsyncEvents::New(qlen) => EvdInner::new(&device, *qlen, EvdFlags::ASYNC, false)?,
+        AsyncEvents::New(qlen) => EvdInner::new(&device, *qlen as usize, EvdFlags::ASYNC, false)?,
         AsyncEvents::To(evd) => evd.clone(),
     };
     device.set_async_sink(Some(async_evd.clone()));

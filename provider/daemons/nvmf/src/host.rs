@@ -113,7 +113,7 @@ impl Host {
     /// The target has rejected it, or the device cannot.
     pub fn dial(&self, to: SocketAddr, how: Dial<'_>) -> Result<Connection, Error> {
         let streams = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::RMR_BIND;
-        let events = Evd::new(&self.ia, 4 * usize::from(how.entries) + 64, streams)?;
+        let events = Evd::new(&self.ia, 4 * u32::from(how.entries) + 64, streams)?;
         let ep = Ep::builder(&self.ia, &self.pz)
             .evd(&events)
             .recv_depth(u32::from(how.room.max(1)))

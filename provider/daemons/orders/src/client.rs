@@ -79,6 +79,7 @@ impl Client {
         let receives = receives.min(ia.attributes().max_srq_depth);
         // An EVD that is too short loses events.
         let length = receives as usize + sessions * (SENDS as usize + CONNECTION_EVENTS);
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
         let events = Evd::new(&ia, length.min(ia.attributes().max_evd_depth), streams)?;
         let mut srq = Srq::builder(&ia, &pz).depth(receives).build()?;
         let mut pool = RecvPool::new(&ia, &pz, receives, LONGEST_OUT)?;

@@ -257,7 +257,10 @@ impl Gateway {
         // An EVD that is too short loses events. Each receive and, when a connection ends, each request
         // can be one.
         let most = market.sessions.most();
-        let evd = |length: usize, streams| Evd::new(&ia, length.min(ia.attributes().max_evd_depth), streams);
+        let evd = |length: usize, streams| {
+            let length = u32::try_from(length).unwrap_or(u32::MAX);
+            Evd::new(&ia, length.min(ia.attributes().max_evd_depth), streams)
+        };
         let received = evd(receives as usize + most * options.own_receives as usize, EvdFlags::DTO)?;
         let sent = evd(most * options.sends as usize, EvdFlags::DTO)?;
         // And some logins.

@@ -146,7 +146,7 @@ impl Control for Handle {
 }
 
 /// The length of each EVD. Those of completions grow with their connections.
-const QUEUE_LENGTH: usize = 4096;
+const QUEUE_LENGTH: u32 = 4096;
 
 /// A device with one of its threads.
 pub struct Engine {
