@@ -58,7 +58,7 @@ impl Default for AhAttr {
 impl AhAttr {
     /// The path from the GID at `sgid_index` of `port` to `dgid`.
     #[must_use]
-    pub fn to_gid(port: u8, sgid_index: u8, dgid: Gid) -> Self {
+    pub fn for_gid(port: u8, sgid_index: u8, dgid: Gid) -> Self {
         Self { port, sgid_index, dgid: Some(dgid), ..Self::default() }
     }
 

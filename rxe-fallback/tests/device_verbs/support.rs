@@ -58,7 +58,7 @@ impl End {
 
     /// The way from here to `peer`.
     pub(crate) fn path_to(&self, peer: &End) -> AhAttr {
-        AhAttr::to_gid(self.port, self.gid_index, peer.gid())
+        AhAttr::for_gid(self.port, self.gid_index, peer.gid())
     }
 }
 
