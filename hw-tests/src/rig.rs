@@ -92,6 +92,14 @@ pub struct Silent {
 }
 
 impl Silent {
+    /// Waits for the answer to its request, which it does not confirm.
+    #[track_caller]
+    pub fn answered(&self) {
+        let answer = self.id.id().channel().next_event_timeout(LONG).unwrap().expect("an answer");
+        assert_eq!(answer.kind, CmEventKind::ConnectResponse);
+        self.id.id().qp_to_rts(&self.qp, None, None).unwrap();
+    }
+
     /// Posts a message of up to 4096 bytes.
     pub fn send(&self, len: usize) {
         self.post(SendOp::Send, len);
@@ -608,18 +616,22 @@ impl Rig {
     /// COMPLETION_PENDING.
     #[track_caller]
     pub fn answer_silent(&self, server: &Ep) -> Silent {
+        let psp = Psp::builder(&self.server.ia, &self.server.cr).build().unwrap();
+        let peer = self.ask_silent(psp.address());
+        connection_request(&self.server.cr).cr.accept(server, &[]).unwrap();
+        peer.answered();
+        peer
+    }
+
+    /// A peer that only does what it is told has asked the service at this address.
+    #[track_caller]
+    pub fn ask_silent(&self, to: SocketAddr) -> Silent {
         let (_, device) = devices().expect("DOORBELL_TEST_DEVICES names the devices");
         let (qp, memory) = verbs_peer(&device);
-        let psp = Psp::builder(&self.server.ia, &self.server.cr).build().unwrap();
         let from = SocketAddr::new(self.client.ia.address(), 0);
-        let to = psp.address();
-        let peer = Resolved::resolve_timeout(Some(from), to, LONG).unwrap();
-        peer.id().connect(&ConnParam::for_qp(&qp)).unwrap();
-        connection_request(&self.server.cr).cr.accept(server, &[]).unwrap();
-        let answer = peer.id().channel().next_event_timeout(LONG).unwrap().expect("an answer");
-        assert_eq!(answer.kind, CmEventKind::ConnectResponse);
-        peer.id().qp_to_rts(&qp, None, None).unwrap();
-        Silent { qp, memory, id: peer }
+        let id = Resolved::resolve_timeout(Some(from), to, LONG).unwrap();
+        id.id().connect(&ConnParam::for_qp(&qp)).unwrap();
+        Silent { qp, memory, id }
     }
 
     /// Puts the server's EP into DISCONNECT_PENDING and keeps it there until the client posts a

@@ -3,6 +3,8 @@
 //! builds only, since release builds have no hook in the locks.
 
 #[cfg(debug_assertions)]
+mod accept;
+#[cfg(debug_assertions)]
 mod freed;
 #[cfg(debug_assertions)]
 mod late;
@@ -11,7 +13,7 @@ mod steps;
 
 fn main() {
     #[cfg(debug_assertions)]
-    use {freed::*, late::*, steps::*};
+    use {accept::*, freed::*, late::*, steps::*};
     #[cfg(debug_assertions)]
     doorbell_hw_tests::run_unless(
         doorbell_hw_tests::tests![
@@ -30,6 +32,7 @@ fn main() {
             a_message_is_answered_before_it_confirms_the_connection,
             a_window_is_bound_twice_before_a_message_confirms_the_connection,
             a_message_is_answered_while_the_progress_thread_stands_still,
+            a_message_is_answered_before_its_accept_returns,
             an_ep_is_freed_before_its_refusal_is_queued,
             a_datagram_ep_is_freed_before_its_refusal_is_queued,
             an_ep_is_dropped_before_its_end_is_queued,
