@@ -175,8 +175,9 @@ impl SendPool {
     ///
     /// Dropping a pool ends it in any case, and deregisters its memory unless a buffer is out. A
     /// request that is still under way then fails, and breaks its connection: drop the pool after the
-    /// completions of its requests, or after their EPs. The memory itself stays mapped until no device
-    /// uses it.
+    /// completions of its requests, or after their EPs. (The program takes these completions, so once
+    /// the pool is gone nobody could tell when the last request has ended and the memory may be
+    /// deregistered.) The memory itself stays mapped until no device uses it.
     ///
     /// # Errors
     /// INVALID_STATE while a buffer is posted or out. The error returns the pool.
