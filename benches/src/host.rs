@@ -62,7 +62,7 @@ impl std::fmt::Display for Taken {
             write!(
                 f,
                 ": probably the host of this virtual machine takes idle pages back, and figures of single \
-                 calls (dtest) contain that; see METHOD.md, \"A host that takes memory back\""
+                 calls (dtest) contain that; see METHOD.md, \"dtest\""
             )?;
         }
         Ok(())
