@@ -356,7 +356,7 @@ impl Session {
             Op::Post(request) => {
                 let (cookie, block) = (self.cookie(), self.next);
                 let refusal = self.refusal(request);
-                // What the fast function for long inline bytes posts must be what `post` would.
+                // What the fast functions for long inline bytes post must be what `post` would.
                 let text = payload(cookie, request.kind.inline_bytes());
                 let long = match request.kind {
                     Kind::Send(_) if cookie.is_multiple_of(2) => Some(Wr::send(Inline(&text))),
@@ -367,7 +367,10 @@ impl Session {
                 };
                 let flagged = |wr: Wr<_>| if request.signalled { wr.signalled() } else { wr };
                 let posted_fast = match long {
-                    Some(wr) if !request.fenced => self.sq.post_long_fast(&flagged(wr), cookie),
+                    Some(wr) if !request.fenced => {
+                        let wr = flagged(wr);
+                        self.sq.post_long_fast(&wr, cookie) || self.sq.post_long_by_doorbell(&wr, cookie)
+                    }
                     _ => false,
                 };
                 let outcome = with_wr!(request, cookie, |wr| {

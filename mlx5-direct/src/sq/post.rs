@@ -10,7 +10,7 @@ use crate::{
     position::{REQUEST, block},
     queue_mem::{Cookie, Record},
     wqe::send::{BLOCK_BYTES, BLOCK_UNITS, MAX_UNITS, flag, flags_word},
-    wr::{Data, Inline, Wr},
+    wr::{Data, Inline, LongInline, Wr},
 };
 
 impl<C: Cookie> Sq<C> {
@@ -54,19 +54,53 @@ impl<C: Cookie> Sq<C> {
     /// and no more than the queue was made for. Code without a call.
     #[inline(always)]
     pub fn post_long_fast(&mut self, wr: &Wr<Inline<'_>>, cookie: C) -> bool {
-        let Some(wr) = wr.long_inline() else { return false };
-        let units = wr.units();
-        let blocks = units.div_ceil(BLOCK_UNITS);
-        if blocks > self.max_blocks as usize || wr.is_fenced() {
-            return false;
-        }
-        let qpn = self.qpn();
-        let ctrl = wr.ctrl(units).words(0, 0);
+        let Some((wr, units)) = self.long(wr) else { return false };
+        let (ctrl, qpn) = (wr.ctrl(units).words(0, 0), self.qpn());
         let (dbrec, register) = (&mut self.dbrec, &mut self.register);
+        let blocks = units.div_ceil(BLOCK_UNITS);
         let Some(mut place) = self.wqes.next_blocks(blocks, cookie, register) else { return false };
         wr.write_body(&mut place.body(), qpn);
         place.ring(ctrl, dbrec, register);
         true
+    }
+
+    /// As [`post_fast`](Self::post_fast), where the register takes doorbells only, as it does if
+    /// several queues share it. Otherwise returns false and posts nothing.
+    #[inline(always)]
+    pub fn post_by_doorbell<D: Data>(&mut self, wr: &Wr<D>, cookie: C) -> bool {
+        let first = block(self.at());
+        if self.register.takes_blueflame() || !self.write_one_block(wr, cookie) {
+            return false;
+        }
+        self.ring_doorbell(first);
+        true
+    }
+
+    /// As [`post_long_fast`](Self::post_long_fast), where the register takes doorbells only.
+    /// Otherwise returns false and posts nothing.
+    #[inline(always)]
+    pub fn post_long_by_doorbell(&mut self, wr: &Wr<Inline<'_>>, cookie: C) -> bool {
+        let Some((wr, units)) = self.long(wr) else { return false };
+        if self.register.takes_blueflame() {
+            return false;
+        }
+        let (first, ctrl, qpn) = (block(self.at()), wr.ctrl(units).words(0, 0), self.qpn());
+        let blocks = units.div_ceil(BLOCK_UNITS);
+        let Some(mut place) = self.wqes.next_blocks_of_doorbell(blocks, cookie) else { return false };
+        wr.write_body(&mut place.body(), qpn);
+        place.keep(ctrl);
+        self.ring_doorbell(first);
+        true
+    }
+
+    /// The request and its units, if its inline bytes are as many as
+    /// [`post_long_fast`](Self::post_long_fast) takes, and it needs no fence.
+    #[inline(always)]
+    fn long<'a>(&self, wr: &Wr<Inline<'a>>) -> Option<(Wr<LongInline<'a>>, usize)> {
+        let wr = wr.long_inline()?;
+        let units = wr.units();
+        let fits = units.div_ceil(BLOCK_UNITS) <= self.max_blocks as usize;
+        (fits && !wr.is_fenced()).then_some((wr, units))
     }
 
     /// Finds the run of free blocks for [`post_fast`](Self::post_fast).
@@ -75,11 +109,14 @@ impl<C: Cookie> Sq<C> {
         self.aim();
     }
 
-    /// Handles the requests that [`post`](Self::post) does not: several blocks, fences, a full
-    /// queue, a register that takes doorbells only.
+    /// Handles the requests that [`post`](Self::post) does not: a register that takes doorbells
+    /// only, several blocks, fences, a full queue.
     #[cold]
     #[inline(never)]
     fn ring_any<D: Data>(&mut self, wr: Wr<D>, cookie: C) -> Result<(), SendError> {
+        if self.post_by_doorbell(&wr, cookie) {
+            return Ok(());
+        }
         self.aim();
         if self.post_fast(&wr, cookie) {
             return Ok(());
@@ -159,6 +196,14 @@ impl<C: Cookie> Sq<C> {
         } else {
             self.register.doorbell(self.wqes.first_word(last));
         }
+    }
+
+    /// Hands everything up to the position on to the device: the record, then the register. `last` is
+    /// the first block of the last request.
+    #[inline(always)]
+    fn ring_doorbell(&mut self, last: u32) {
+        self.dbrec.publish(self.at() as u16);
+        self.register.doorbell(self.wqes.first_word(last));
     }
 
     /// Rings with one request, which has several blocks or was posted in a way for several

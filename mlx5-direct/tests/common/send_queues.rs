@@ -339,6 +339,11 @@ pub(crate) fn shared_registers(rig: &Rig) {
         let takes_it = describe(qps[n]).bf.size > 0 && std::env::var_os("MLX5_SHUT_UP_BF").is_none();
         assert_eq!(sq.uses_blueflame(), alone && takes_it, "queue {n}");
     }
+    // One block and several.
+    const BYTES: [usize; 4] = [4, 60, 16, 100];
+    let bytes_of = |n: usize, k: usize, round: u64| -> Vec<u8> {
+        (0..BYTES[k]).map(|byte| (byte + k + round as usize + n) as u8).collect()
+    };
     for round in 0..200u64 {
         // Four threads post at the same time; queues of one register are with different threads.
         let (addr, rkey) = (rig.addr(0), rig.rkey());
@@ -350,21 +355,28 @@ pub(crate) fn shared_registers(rig: &Rig) {
             for queues in of_threads {
                 scope.spawn(move || {
                     for (n, sq) in queues {
-                        let to = Remote { addr: addr + n as u64 * 256, rkey };
-                        let bytes: Vec<u8> = (0..100).map(|k| (k + round + n as u64) as u8).collect();
-                        sq.post(Wr::write(to, Inline(&bytes)).signalled(), round).expect("room");
+                        for (k, at) in (0..4).zip((addr + n as u64 * 512..).step_by(128)) {
+                            let bytes = bytes_of(n, k, round);
+                            let wr = Wr::write(Remote { addr: at, rkey }, Inline(&bytes)).signalled();
+                            let cookie = round * 4 + k as u64;
+                            let fast = k % 2 == 1
+                                && (sq.post_long_fast(&wr, cookie) || sq.post_long_by_doorbell(&wr, cookie));
+                            assert!(fast || sq.post(wr, cookie).is_ok(), "room");
+                        }
                     }
                 });
             }
         });
-        for _ in 0..sqs.len() {
+        let mut completed = [0; 2 * QPS];
+        for _ in 0..4 * sqs.len() {
             let completion = next(&mut cq);
             assert!(matches!(completion, Completion::Send(_)), "{completion:?}");
             let n = qps.iter().position(|qp| rig.qpn(*qp) == completion.qpn()).expect("one of ours");
             let released = sqs[n].complete(completion.send_counter().expect("a send")).expect("posted");
-            assert_eq!(released.cookie, round);
-            let bytes: Vec<u8> = (0..100).map(|k| (k + round + n as u64) as u8).collect();
-            assert_eq!(rig.read(n * 256, 100), bytes);
+            let k = completed[n];
+            assert_eq!((released.cookie, released.requests), (round * 4 + k as u64, 1), "in order");
+            assert_eq!(rig.read(n * 512 + k * 128, BYTES[k]), bytes_of(n, k, round));
+            completed[n] += 1;
         }
     }
     drop(sqs);

@@ -28,12 +28,24 @@ impl<C: Cookie> SqMem<C> {
         cookie: C,
         register: &SendRegister,
     ) -> Option<FewBlocks<'_>> {
+        self.blocks_after(register.step(), count, cookie)
+    }
+
+    /// As [`next_blocks`](Self::next_blocks), for a request that a doorbell hands to the device.
+    #[inline(always)]
+    pub(crate) fn next_blocks_of_doorbell(&mut self, count: usize, cookie: C) -> Option<FewBlocks<'_>> {
+        self.blocks_after(ONE_BLOCK, count, cookie)
+    }
+
+    /// The blocks at the position, if they are within the limit after this step for the first one.
+    #[inline(always)]
+    fn blocks_after(&mut self, step: u64, count: usize, cookie: C) -> Option<FewBlocks<'_>> {
         if !(1..=MOST).contains(&count) {
             return None;
         }
         let (at, more) = (self.at, count as u64 - 1);
         // As if each block were a request: all are in the run then.
-        let last = at.wrapping_add(register.step()).wrapping_add(more * ONE_BLOCK);
+        let last = at.wrapping_add(step).wrapping_add(more * ONE_BLOCK);
         if self.limit.wrapping_sub(last).cast_signed() < 0 {
             return None;
         }
@@ -53,7 +65,8 @@ impl<C: Cookie> SqMem<C> {
     }
 }
 
-/// The place of a request of one block or a few. The queue's register has BlueFlame.
+/// The place of a request of one block or a few. From [`SqMem::next_blocks`], the queue's register
+/// has BlueFlame.
 pub(crate) struct FewBlocks<'a> {
     /// Neighbouring blocks of the ring.
     wqe: *mut u8,
@@ -67,7 +80,7 @@ pub(crate) struct FewBlocks<'a> {
 }
 
 impl FewBlocks<'_> {
-    /// Room for the units behind the control segment, to be written before [`ring`](Self::ring).
+    /// Room for the units behind the control segment, to be written before it.
     #[inline(always)]
     pub(crate) fn body(&mut self) -> Units<'_> {
         // SAFETY: all but the first unit of these blocks of the ring, which is 64-byte aligned;
@@ -75,13 +88,20 @@ impl FewBlocks<'_> {
         unsafe { Units::new(self.wqe.add(SEGMENT_BYTES), self.blocks * BLOCK_UNITS - 1) }
     }
 
-    /// Writes the control segment with what the request itself says, and hands the WQE to the
-    /// device: barrier, record, flush, BlueFlame.
+    /// Writes the control segment with what the request itself says. A later doorbell hands the WQE
+    /// to the device.
     #[inline(always)]
-    pub(crate) fn ring(self, ctrl: [u64; 2], dbrec: &mut CounterDbRec, register: &mut SendRegister) {
+    pub(crate) fn keep(&mut self, ctrl: [u64; 2]) {
         // SAFETY: the first unit of a block of the ring, which is 64-byte aligned; exclusive
         // through the borrow of the ring.
         unsafe { self.wqe.cast::<Unit>().write(or_units(self.ctrl, unit(ctrl))) };
+    }
+
+    /// Writes the control segment with what the request itself says, and hands the WQE to the
+    /// device: barrier, record, flush, BlueFlame.
+    #[inline(always)]
+    pub(crate) fn ring(mut self, ctrl: [u64; 2], dbrec: &mut CounterDbRec, register: &mut SendRegister) {
+        self.keep(ctrl);
         dbrec.publish(self.count);
         register.begin();
         for n in 0..self.blocks {
