@@ -1,6 +1,6 @@
 //! Commands that the connection manager or the device refuses while a connection is set up or ends,
-//! requests that libmlx5 refuses, and work requests that the device forgets when an EP is freed. The tests run one at a time, since
-//! faults of the software device belong to the process.
+//! requests that libmlx5 refuses, and work requests that the device forgets when an EP is freed. The
+//! tests run one at a time, since faults of the software device belong to the process.
 
 use doorbell::{
     ChainError, ChainRequest, CloseFlags, CompletionFlags, ConnectOptions, ConnectionEventKind, Counter,
@@ -9,9 +9,18 @@ use doorbell::{
 };
 use doorbell_hw_tests::rig::*;
 use doorbell_hw_tests::software::order;
-use doorbell_hw_tests::{Pair, Rig, dat, tests};
+use doorbell_hw_tests::{Pair, Rig, dat, devices, tests};
+use doorbell_nvmf::backend::{Backend, Faults};
+use doorbell_nvmf::host::{Connection, Error, Host, Queue};
+use doorbell_nvmf::limits::Limits;
+use doorbell_nvmf::proto::{Sqe, fabrics, io};
+use doorbell_nvmf::rdma::{Engine, Options};
+use doorbell_nvmf::subsystem::{Namespace, Subsystem, derived_uuid};
+use doorbell_nvmf::target::Target;
 use rxe_fallback::cm::Resolved;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn main() {
     let tests = tests![
@@ -29,6 +38,7 @@ fn main() {
         a_freed_ep_gives_back_the_buffers_that_the_device_forgets,
         places_come_back_when_verbs_refuses_a_request_of_a_chain,
         a_pool_keeps_the_buffer_that_was_posted_before_a_refused_request,
+        a_storage_target_keeps_buffers_of_refused_responses,
     ];
     let software = order("count mr") >= 0;
     let direct = std::env::var("DOORBELL_DATAPATH").as_deref() != Ok("verbs");
@@ -36,6 +46,7 @@ fn main() {
         _ if !software => Some("needs the software device, which can be told to refuse commands"),
         "places_come_back_when_verbs_refuses_a_request_of_a_chain"
         | "a_pool_keeps_the_buffer_that_was_posted_before_a_refused_request"
+        | "a_storage_target_keeps_buffers_of_refused_responses"
             if direct =>
         {
             Some("by the direct path no library refuses a request")
@@ -406,4 +417,79 @@ fn a_pool_keeps_the_buffer_that_was_posted_before_a_refused_request() {
         pool.send(buf).len(4).post_between(&mut pair.client, &[write()], &[write()]).unwrap_err();
     assert_eq!((error.request, object.is_some(), pool.posted()), (1, true, 0));
     assert_eq!(dto(&rig.client.request).cookie, 1);
+}
+
+/// libmlx5 refuses the third response of a batch of four, whose Write is posted. The connection ends, but
+/// no buffer is free before it is drained: the device may still read the one of that Write.
+fn a_storage_target_keeps_buffers_of_refused_responses() {
+    const NQN: &str = "nqn.2026-11.example:disk";
+    let target = Arc::new(Target::new(Limits::default()));
+    // Reads of this backend go through buffers.
+    let backend = Backend::faulty(Backend::ram(1 << 20), Arc::<Faults>::default());
+    let namespace = Namespace::new(1, 12, derived_uuid(NQN, 1), backend);
+    target.put(Subsystem::new(NQN, "S1", "M", None, [Arc::new(namespace)]));
+    let (device, host) = devices().expect("a device");
+    let mut engine =
+        Engine::open(&target, &Options { device, port: 0, ..Options::default() }).unwrap().remove(0);
+    let handle = engine.handle();
+    let get = |gauge: &AtomicU64| gauge.load(Ordering::Relaxed);
+    let address = handle.address;
+    let connecting = std::thread::spawn(move || connect(&host, address, NQN));
+    while !connecting.is_finished() {
+        engine.turn().unwrap();
+    }
+    let (host, admin, mut queue) = connecting.join().expect("it does not panic").unwrap();
+    let read = || target.hosts().iter().map(|(_, host)| get(&host.reads)).sum::<u64>();
+    let mut pass = || {
+        engine.turn().unwrap();
+        engine.publish_gauges();
+    };
+    let stats = handle.stats();
+    until("the controller is enabled and no command is left", || {
+        pass();
+        get(&stats.commands) == 0
+    });
+    let (free, posted) = (get(&stats.buffers_free), 4);
+    for n in 0..posted {
+        let mut sqe = Sqe { opcode: io::READ, nsid: 1.into(), ..Sqe::default() };
+        queue.keyed(&mut sqe, n * 4096, 4096);
+        queue.submit(sqe).unwrap();
+    }
+    queue.arrived().unwrap();
+    assert_eq!(order("fault post=12@5"), 0);
+    until("the responses were posted", || {
+        pass();
+        read() == posted as u64
+    });
+    // The third and the fourth get no completion. The others may have theirs.
+    let (commands, held) = (get(&stats.commands), free - get(&stats.buffers_free));
+    assert!((2..=4).contains(&commands) && held == commands, "{commands} commands hold {held} buffers");
+    until("the connection is drained", || {
+        pass();
+        get(&stats.commands) == 0
+    });
+    assert_eq!(get(&stats.buffers_free), free);
+    queue.end().unwrap();
+    drop((admin, host));
+    until("no connection is left", || {
+        pass();
+        get(&stats.connections) == 0
+    });
+}
+
+/// An enabled controller of this subsystem, and its first I/O queue.
+fn connect(device: &str, to: SocketAddr, subsystem: &str) -> Result<(Host, Connection, Connection), Error> {
+    let host = Host::open(device)?;
+    let name = "nqn.2026-11.example:host";
+    let queue =
+        |number, controller| Queue { number, entries: 32, controller, subsystem, host: name, keep_alive: 0 };
+    let (mut admin, connected) = host.connect(to, queue(0, 0xffff))?;
+    admin.execute(Sqe {
+        opcode: fabrics::OPCODE,
+        cdw11: fabrics::CC.into(),
+        cdw12: (1 | 6 << 16 | 4 << 20).into(),
+        ..Sqe::default()
+    })?;
+    let (io, _) = host.connect(to, queue(1, connected.result.get() as u16))?;
+    Ok((host, admin, io))
 }

@@ -86,6 +86,8 @@ pub struct Connection {
     pz: Arc<Pz>,
     capsule: usize,
     data: usize,
+    /// How many capsules can be under way, and where there is room for one.
+    capsules: usize,
     free: Vec<usize>,
     responses: VecDeque<(Cqe, Option<u32>)>,
     ended: Option<ConnectionEventKind>,
@@ -136,6 +138,7 @@ impl Host {
             pz: self.pz.clone(),
             capsule: how.capsule,
             data: responses + capsules,
+            capsules: how.entries.into(),
             free: (0..usize::from(how.entries)).map(|n| responses + n * how.capsule).rev().collect(),
             responses: VecDeque::new(),
             ended: None,
@@ -293,6 +296,17 @@ impl Connection {
         }
         self.send(sqe.as_bytes())?;
         Ok(number)
+    }
+
+    /// Waits until all capsules have arrived at the target.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub fn arrived(&mut self) -> Result<(), Error> {
+        while self.free.len() < self.capsules {
+            self.turn()?;
+        }
+        Ok(())
     }
 
     /// The next response, with the key that it has invalidated.

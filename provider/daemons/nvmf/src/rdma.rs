@@ -7,8 +7,9 @@
 //! * A connection is accepted with the credit that its host asks for, or rejected: the credits of
 //!   all I/O queues are at most [`Options::credits`], those of admin queues at most
 //!   [`Options::admin_credits`]. A host that sends beyond its credit loses the connection.
-//! * A command has a slot from its arrival to the completion of its response. A connection has at
-//!   most as many responses under way as credits, so it has at most two slots a credit.
+//! * A command has a slot from its arrival to the completion of its response, or until its
+//!   connection is drained. A connection has at most as many responses under way as credits, so it
+//!   has at most two slots a credit.
 //! * Each request of a connection has a place in its send queue: one for each RDMA Read and two for
 //!   each response. A command whose response finds no place waits in its connection.
 //! * The responses of one pass, up to 16 of a connection, are posted with one doorbell and have one

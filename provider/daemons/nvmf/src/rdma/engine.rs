@@ -295,7 +295,8 @@ impl Engine {
         Handle { shared: self.shared.clone(), waker: self.waker.clone(), address: self.address }
     }
 
-    pub(super) fn publish_gauges(&mut self) {
+    /// Sets the gauges of [`Stats`] and the counters of hosts, as [`Engine::run`] does at times.
+    pub fn publish_gauges(&mut self) {
         self.connections.iter_mut().flatten().for_each(Connection::flush_tally);
         let stats = &self.shared.stats;
         let set = |gauge: &AtomicU64, value: usize| gauge.store(value as u64, Ordering::Relaxed);

@@ -109,6 +109,7 @@ impl Engine {
             .recv_evd(&self.received)
             .request_evd(&self.done)
             .connect_evd(&self.events)
+            .tell_drained()
             .request_depth(u32::from(credits) * 2 + reads)
             .request_segments(1)
             .max_inline(size_of::<Cqe>() as u32)

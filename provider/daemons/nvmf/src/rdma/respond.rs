@@ -4,7 +4,9 @@ use super::engine::{Engine, add};
 use super::slot::{SEND, Slot, Stage, Task, WRITE};
 use crate::proto::{Data, Sqe, Status};
 use crate::queue::Reply;
-use doorbell::{ChainError, ChainRequest, DtoCompletion, Ep, LmrTriplet, Request, RmrTriplet};
+use doorbell::{
+    ChainError, ChainRequest, ConnectionEvent, DtoCompletion, Ep, LmrTriplet, Request, RmrTriplet,
+};
 use zerocopy::IntoBytes;
 
 /// The most responses that are posted with one doorbell: each is an RDMA Write and a Send, or a Send.
@@ -67,14 +69,16 @@ impl Engine {
                 1 => post::<2>(&mut connection.ep, self.invalidates, &self.slots, waiting),
                 _ => post::<{ 2 * TOGETHER }>(&mut connection.ep, self.invalidates, &self.slots, waiting),
             };
-            if let Err(error) = posted {
-                return self.close(index, &format!("a response was refused: {error}"));
-            }
             for slot in connection.sends_waiting.drain(..count) {
                 self.slots[slot as usize].stage = Stage::Responding;
                 connection.sends_posted.push_back(slot);
             }
             connection.outstanding -= count as u16;
+            if let Err(error) = posted {
+                // Requests before the refused one may be posted. So the slots of all stay until the
+                // connection is drained.
+                return self.close(index, &format!("a response was refused: {error}"));
+            }
         }
     }
 
@@ -117,6 +121,17 @@ impl Engine {
             }
         }
         self.send_responses(index);
+    }
+
+    /// The device has nothing left of a connection. Responses that were posted without an event, or
+    /// not at all since one of their batch was refused, are done.
+    pub(super) fn on_drained(&mut self, event: &ConnectionEvent) {
+        let Some(index) = self.index_of(event.ep_context) else { return };
+        while let Some(connection) = &mut self.connections[index]
+            && let Some(slot) = connection.sends_posted.pop_front()
+        {
+            self.free(slot);
+        }
     }
 
     /// Sends the events for which commands of an admin queue were parked.

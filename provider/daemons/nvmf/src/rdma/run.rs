@@ -124,6 +124,7 @@ impl Engine {
             Event::Connected(event) | Event::Disconnected(event) | Event::NotConnected(event) => {
                 self.on_connection(&event);
             }
+            Event::Drained(event) => self.on_drained(&event),
             Event::ConnectionRequest(arrival) => self.on_arrival(arrival.cr),
             Event::Software(_) => self.on_wake(),
             other => tracing::warn!(event = ?other, "an event that nobody has asked for"),
