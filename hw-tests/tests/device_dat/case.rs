@@ -274,7 +274,8 @@ fn runs(case: &Case, ends: Ends) -> Result<(), String> {
 
 /// The first line of a program's output that complains.
 fn complaint(what: &str) -> Option<&str> {
-    what.lines().find(|line| ["rror", "ERR", "Err ", "hangs", "failed"].iter().any(|word| line.contains(word)))
+    what.lines()
+        .find(|line| ["rror", "ERR", "Err ", "hangs", "failed"].iter().any(|word| line.contains(word)))
 }
 
 fn report(case: &Case, ends: &Ends, runs: usize, times: &mut [Duration], failure: Option<&str>) {
