@@ -98,6 +98,11 @@ impl Naive {
         self.orders[symbol].iter().copied().find(|order| order.session == session && order.urn == urn)
     }
 
+    /// The URNs of a session's open orders.
+    fn open_of(&self, session: u32) -> impl Iterator<Item = u32> {
+        self.symbol_of.range((session, 0)..=(session, u32::MAX)).map(|(key, _)| key.1)
+    }
+
     /// The number of open orders.
     pub fn open_orders(&self) -> usize {
         self.symbol_of.len()
@@ -124,7 +129,7 @@ impl Naive {
     pub fn cancel_all(&mut self, time: u64, session: u32) -> Out {
         self.time = time;
         // In the order of their URNs: that is the order of their times.
-        let urns: Vec<u32> = self.symbol_of.keys().filter(|key| key.0 == session).map(|key| key.1).collect();
+        let urns: Vec<u32> = self.open_of(session).collect();
         for urn in urns {
             let order = self.take(session, urn);
             self.canceled(session, urn, order.open, CancelReason::Supervisory);
@@ -150,7 +155,7 @@ impl Naive {
             sweep: m.intermarket_sweep,
         };
         let symbol = self.listings.iter().position(|listing| listing.name == m.symbol);
-        let open = self.symbol_of.keys().filter(|key| key.0 == session).count() as u32;
+        let open = self.open_of(session).count() as u32;
         let reason = if !b"BSTE".contains(&m.side) {
             Some(RejectReason::Side)
         } else if symbol.is_none() {

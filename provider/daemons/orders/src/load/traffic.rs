@@ -75,8 +75,9 @@ impl Traffic {
         if (trader.open.len() >= OPEN || kind < 13)
             && let Some(urn) = trader.open.pop_front()
         {
-            // Some only in part.
+            // Some only in part: what is left can be canceled again.
             let quantity = if kind.is_multiple_of(4) { 50 } else { 0 };
+            trader.open.extend((quantity > 0).then_some(urn));
             let cancel = Cancel { kind: inbound::CANCEL, urn: urn.into(), quantity: quantity.into() };
             return Message::new(cancel.as_bytes(), 0);
         }
