@@ -58,13 +58,24 @@ pub fn table(measured: &[Measured]) -> String {
     table.to_string()
 }
 
+/// The end of the first tag, and a style by which a dark page shows a dark chart.
+const DARK: &str =
+    ">\n<style>@media (prefers-color-scheme: dark){svg>*{filter:invert(1) hue-rotate(180deg)}}</style>\n";
+
 /// Writes the chart: latencies by rate, for the number of sessions that was measured at most rates; and
 /// by sessions, for the rate that was measured with most numbers of sessions.
 ///
 /// # Errors
 /// Those of the file.
 pub fn chart(measured: &[Measured], title: &str, file: &Path) -> anyhow::Result<()> {
-    let area = SVGBackend::new(file, (960, 420)).into_drawing_area();
+    let mut picture = String::new();
+    draw(measured, title, &mut picture)?;
+    std::fs::write(file, picture.replacen(">\n", DARK, 1))?;
+    Ok(())
+}
+
+fn draw(measured: &[Measured], title: &str, picture: &mut String) -> anyhow::Result<()> {
+    let area = SVGBackend::with_string(picture, (960, 420)).into_drawing_area();
     area.fill(&WHITE)?;
     let (head, panels) = area.split_vertically(30);
     let style = ("sans-serif", 16).into_font().color(&BLACK);
