@@ -47,6 +47,13 @@ impl SendQueue {
         }
     }
 
+    /// Looks for room for the next fast posts.
+    pub(crate) fn find_room(&mut self) {
+        if let Self::Direct(queue) = self {
+            queue.find_room();
+        }
+    }
+
     /// Posts a Send or an RDMA Write of these bytes, which are copied. There are no more than the
     /// QP was made for.
     ///

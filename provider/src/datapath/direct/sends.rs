@@ -63,6 +63,10 @@ impl DirectSends {
         Ok(Self { queue: adopt::send_queue(qp.clone())? })
     }
 
+    pub(crate) fn find_room(&mut self) {
+        self.queue.find_room();
+    }
+
     /// Releases the request that a completion names, and all before it. Returns it, and how many
     /// they are; `None` if it is not posted.
     #[inline(always)]
@@ -105,23 +109,9 @@ impl PostSends for DirectSends {
     }
 
     #[inline(always)]
-    fn push_any<const N: usize>(
-        &mut self,
-        request: Request,
-        op: SendOp<'static>,
-        segments: [KeyedSeg; N],
-        flags: SendFlags,
-    ) -> bool {
-        wr_of(op, segments).is_some_and(|wr| self.queue.post(with_flags(wr, flags), request).is_ok())
-    }
-
-    #[inline(always)]
-    fn copy_fast<const ANY: bool>(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool {
-        if bytes.len() > MOST_IN_BLOCK {
-            return false;
-        }
-        let wr = with_flags(Wr::send(Inline(bytes)), flags);
-        if ANY { self.queue.post(wr, request).is_ok() } else { self.queue.post_fast(&wr, request) }
+    fn copy_fast(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool {
+        bytes.len() <= MOST_IN_BLOCK
+            && self.queue.post_fast(&with_flags(Wr::send(Inline(bytes)), flags), request)
     }
 
     #[inline(always)]
@@ -131,8 +121,7 @@ impl PostSends for DirectSends {
 
     #[inline]
     fn copy_any(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool {
-        let wr = with_flags(Wr::send(Inline(bytes)), flags);
-        self.queue.post_long_by_doorbell(&wr, request) || self.queue.post(wr, request).is_ok()
+        self.copy(request, SendOp::Send, bytes, flags).is_ok()
     }
 
     #[inline(always)]
