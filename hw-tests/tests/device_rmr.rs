@@ -435,7 +435,7 @@ fn a_finished_bind_leaves_later_requests_in_the_cq() {
     let rig = Rig::new();
     let server = &rig.server;
     let requests = Evd::new(&server.ia, 1, EvdFlags::DTO).unwrap();
-    let more = 3 * requests.query().unwrap().depth as u64;
+    let more = 3 * u64::from(requests.query().unwrap().depth);
     let evds = EpEvds { request: Some(&requests), ..server.evds() };
     let attr = EpAttr { request_depth: more as u32 + 1, ..EpAttr::default() };
     let ep = Ep::builder(&server.ia, &server.pz).evds(evds).attributes(&attr).build().unwrap();
