@@ -118,9 +118,9 @@ send_long:
     mov 0x40(%rbx),%rdx
     cmpl $0x2,0xbc(%r14)
     jb line15
-    mov 0x18(%r14),%rcx
+    mov 0x18(%r14),%rax
+    mov 0x10(%rax),%rsi
     mov 0x40(%r14),%rax
-    mov 0x10(%rcx),%rsi
     mov 0x48(%r14),%rcx
     add %rax,%rsi
     mov %rcx,%rdi
