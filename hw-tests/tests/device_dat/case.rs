@@ -185,8 +185,8 @@ pub(crate) fn trials(cases: impl Fn() -> Vec<Case>) -> Vec<Trial> {
 }
 
 fn trial(case: Case, ends: Ends) -> Trial {
-    // Which libdat2 loads the provider makes no difference to the device. libdaplofa fails on rxe now
-    // and then, for reasons of its own; every pair with it runs on the software device as well.
+    // Which libdat2 loads the provider makes no difference to the device. Pairs with libdaplofa fail on
+    // rxe now and then (hw-tests/README.md); all of them run on the software device as well.
     let mixed = ends.server != ends.client;
     let long = LONG_ON_RXE.contains(&case.name.as_str()) || ends.ours || mixed;
     let skip = long && !is_mlx5() && var("DOORBELL_PROGRAMS").as_deref() == Ok("short");
