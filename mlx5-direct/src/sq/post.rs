@@ -103,10 +103,13 @@ impl<C: Cookie> Sq<C> {
         (fits && !wr.is_fenced()).then_some((wr, units))
     }
 
-    /// Finds the run of free blocks for [`post_fast`](Self::post_fast).
+    /// Finds the run of free blocks for [`post_fast`](Self::post_fast) and
+    /// [`post_by_doorbell`](Self::post_by_doorbell), where it is not known yet.
     #[inline(never)]
     pub fn find_room(&mut self) {
-        self.aim();
+        if self.register.takes_blueflame() || !self.wqes.has_block() {
+            self.aim();
+        }
     }
 
     /// Handles the requests that [`post`](Self::post) does not: a register that takes doorbells

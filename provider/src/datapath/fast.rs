@@ -85,9 +85,18 @@ pub(crate) trait PostSends {
         flags: SendFlags,
     ) -> bool;
 
+    /// As [`PostSends::push_fast`], also where several queues share the register.
+    fn push_any<const N: usize>(
+        &mut self,
+        request: Request,
+        op: SendOp<'static>,
+        segments: [Self::Segment; N],
+        flags: SendFlags,
+    ) -> bool;
+
     /// As [`PostSends::push_fast`], for a Send of these bytes, which the device gets with the
-    /// request.
-    fn copy_fast(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool;
+    /// request. `ANY`: as [`PostSends::push_any`].
+    fn copy_fast<const ANY: bool>(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool;
 
     /// As [`PostSends::copy_fast`], for 16 bytes or more, which the queue was made for.
     fn copy_long_fast(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool;

@@ -42,13 +42,13 @@ impl Requests {
         flags: CompletionFlags,
     ) -> bool {
         match iov.len() {
-            1 => self.push_segments::<P, O, SOLICITED, 1>(op, iov, cookie, flags),
-            _ => self.push_several::<P, O, SOLICITED>(op, iov, cookie, flags),
+            1 => self.push_segments::<P, O, SOLICITED, false, 1>(op, iov, cookie, flags),
+            _ => self.push_several::<P, O, SOLICITED, false>(op, iov, cookie, flags),
         }
     }
 
     #[inline(never)]
-    fn push_several<P: Path, O: Operation, const SOLICITED: bool>(
+    fn push_several<P: Path, O: Operation, const SOLICITED: bool, const ANY: bool>(
         &mut self,
         op: O,
         iov: &[LmrTriplet],
@@ -56,40 +56,46 @@ impl Requests {
         flags: CompletionFlags,
     ) -> bool {
         match iov.len() {
-            2 => self.push_exactly::<P, O, SOLICITED, 2>(op, iov, cookie, flags),
-            3 => self.push_exactly::<P, O, SOLICITED, 3>(op, iov, cookie, flags),
-            4 => self.push_exactly::<P, O, SOLICITED, 4>(op, iov, cookie, flags),
+            2 => self.push_exactly::<P, O, SOLICITED, ANY, 2>(op, iov, cookie, flags),
+            3 => self.push_exactly::<P, O, SOLICITED, ANY, 3>(op, iov, cookie, flags),
+            4 => self.push_exactly::<P, O, SOLICITED, ANY, 4>(op, iov, cookie, flags),
             _ => false,
         }
     }
 
     // Not inline: each copy needs a frame of its own, and threads with small stacks make these calls.
     #[inline(never)]
-    fn push_exactly<P: Path, O: Operation, const SOLICITED: bool, const N: usize>(
+    fn push_exactly<P: Path, O: Operation, const SOLICITED: bool, const ANY: bool, const N: usize>(
         &mut self,
         op: O,
         iov: &[LmrTriplet],
         cookie: u64,
         flags: CompletionFlags,
     ) -> bool {
-        self.push_segments::<P, O, SOLICITED, N>(op, iov, cookie, flags)
+        self.push_segments::<P, O, SOLICITED, ANY, N>(op, iov, cookie, flags)
     }
 
-    /// As [`Requests::push_fast`], for a queue that has to look for room first.
+    /// As [`Requests::push_fast`], also for a queue that has to look for room first, or that shares its
+    /// register with others, as those of many EPs do.
     #[inline(always)]
-    pub fn push_after_search<P: Path, O: Operation>(
+    pub fn push_any<P: Path, O: Operation>(
         &mut self,
         op: O,
         iov: &[LmrTriplet],
         cookie: u64,
         flags: CompletionFlags,
     ) -> bool {
+        // Before the request is in registers, which a call would have to store.
         self.queue.find_room();
-        self.push_fast::<P, O, true>(op, iov, cookie, flags)
+        match iov.len() {
+            1 => self.push_segments::<P, O, true, true, 1>(op, iov, cookie, flags),
+            _ => self.push_several::<P, O, true, true>(op, iov, cookie, flags),
+        }
     }
 
+    /// `ANY`: as [`Requests::push_any`].
     #[inline(always)]
-    fn push_segments<P: Path, O: Operation, const SOLICITED: bool, const N: usize>(
+    fn push_segments<P: Path, O: Operation, const SOLICITED: bool, const ANY: bool, const N: usize>(
         &mut self,
         op: O,
         iov: &[LmrTriplet],
@@ -104,12 +110,12 @@ impl Requests {
         let info = WrInfo { cookie, ..WrInfo::default() };
         let request = Request::new(&info, flags, O::OP, length);
         let flags = send_flags(flags, O::SOLICITS && SOLICITED);
-        likely(op.fits(length)) && self.put::<P, O, N>(op, request, segments, flags)
+        likely(op.fits(length)) && self.put::<P, O, ANY, N>(op, request, segments, flags)
     }
 
     /// Posts a request that has passed all checks.
     #[inline(always)]
-    fn put<P: Path, O: Operation, const N: usize>(
+    fn put<P: Path, O: Operation, const ANY: bool, const N: usize>(
         &mut self,
         op: O,
         request: Request,
@@ -120,7 +126,12 @@ impl Requests {
             return false;
         }
         let Some(queue) = P::send_queue(&mut self.queue) else { return false };
-        if !queue.push_fast(request, op.verb(), segments, flags) {
+        let posted = if ANY {
+            queue.push_any(request, op.verb(), segments, flags)
+        } else {
+            queue.push_fast(request, op.verb(), segments, flags)
+        };
+        if !posted {
             return false;
         }
         self.count(O::OP, request.length);
@@ -128,8 +139,9 @@ impl Requests {
     }
 
     /// Posts a request of part of a pool's memory, if the last request from a pool was from this one.
+    /// `ANY`: as [`Requests::push_any`].
     #[inline(always)]
-    pub(crate) fn push_pool<P: Path, O: Operation>(
+    pub(crate) fn push_pool<P: Path, O: Operation, const ANY: bool>(
         &mut self,
         op: O,
         PoolBytes { memory, at, copy }: PoolBytes<'_>,
@@ -138,6 +150,9 @@ impl Requests {
     ) -> bool {
         if !takes::<true>(flags) || self.ring.room() == 0 {
             return false;
+        }
+        if ANY {
+            self.queue.find_room();
         }
         let Some((segment, length)) = last_pool::<P>(self.last_pool, memory, at, info) else {
             return false;
@@ -149,12 +164,12 @@ impl Requests {
         let flags = send_flags(flags, O::SOLICITS);
         if let Some(copy) = copy
             && let Some(queue) = P::send_queue(&mut self.queue)
-            && queue.copy_fast(request, copy, flags)
+            && queue.copy_fast::<ANY>(request, copy, flags)
         {
             self.count(O::OP, length);
             return true;
         }
-        self.put::<P, O, 1>(op, request, [segment], flags)
+        self.put::<P, O, ANY, 1>(op, request, [segment], flags)
     }
 }
 
@@ -163,7 +178,7 @@ impl Requests {
     #[inline(always)]
     pub(crate) fn push_copy<P: Path>(&mut self, bytes: &[u8], cookie: u64, flags: CompletionFlags) -> bool {
         self.push_copy_by::<P>(bytes, cookie, flags, |queue, request, flags| {
-            queue.copy_fast(request, bytes, flags) || queue.copy_long_fast(request, bytes, flags)
+            queue.copy_fast::<false>(request, bytes, flags) || queue.copy_long_fast(request, bytes, flags)
         })
     }
 

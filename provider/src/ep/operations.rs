@@ -73,7 +73,7 @@ impl Ep {
         flags: CompletionFlags,
     ) -> Result<(), PostError> {
         if let Some(mut requests) = self.inner.pair.requests.try_lock_fast()
-            && requests.push_pool::<Direct, _>(op, bytes, &info, flags)
+            && requests.push_pool::<Direct, _, false>(op, bytes, &info, flags)
         {
             return Ok(());
         }
@@ -123,7 +123,7 @@ impl Ep {
     ) -> Result<(), PostError> {
         let mut requests = self.inner.pair.requests.lock();
         let path = requests.queue.path();
-        if with_path!(path, P => requests.push_pool::<P, _>(op, bytes, &info, flags)) {
+        if with_path!(path, P => requests.push_pool::<P, _, true>(op, bytes, &info, flags)) {
             return Ok(());
         }
         drop(requests);
@@ -141,8 +141,7 @@ impl Ep {
     ) -> Result<(), PostError> {
         let mut requests = self.inner.pair.requests.lock();
         let path = requests.queue.path();
-        let posted = with_path!(path, P => requests.push_fast::<P, _, true>(op, iov, cookie, flags)
-            || requests.push_after_search::<P, _>(op, iov, cookie, flags));
+        let posted = with_path!(path, P => requests.push_any::<P, _>(op, iov, cookie, flags));
         if posted {
             return Ok(());
         }

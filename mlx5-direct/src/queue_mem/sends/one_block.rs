@@ -39,6 +39,12 @@ impl<C: Cookie> SqMem<C> {
         self.block_up_to(self.at.wrapping_add(ONE_BLOCK), cookie)
     }
 
+    /// Whether a request of one block may be posted without any other check.
+    #[inline(always)]
+    pub(crate) fn has_block(&self) -> bool {
+        self.limit.wrapping_sub(self.at.wrapping_add(ONE_BLOCK)).cast_signed() >= 0
+    }
+
     /// The block at the position, if the position `after` is within the limit.
     #[inline(always)]
     fn block_up_to(&mut self, after: u64, cookie: C) -> Option<OneBlock<'_>> {

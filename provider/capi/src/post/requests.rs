@@ -40,7 +40,7 @@ fn request_shared<P: Path>(
 ) -> bool {
     let flags = CompletionFlags::from_bits_retain(flags);
     iov.few(count).is_some_and(|iov| {
-        with_queues(ep, |pair| pair.requests.lock().push_after_search::<P, _>(op, iov, cookie, flags))
+        with_queues(ep, |pair| pair.requests.lock().push_any::<P, _>(op, iov, cookie, flags))
     })
 }
 

@@ -67,6 +67,12 @@ impl DirectSends {
         self.queue.find_room();
     }
 
+    /// Posts a request of one block, also if several queues share the register.
+    #[inline(always)]
+    fn post_any<D: Data>(&mut self, wr: &Wr<D>, request: Request) -> bool {
+        self.queue.post_by_doorbell(wr, request) || self.queue.post_fast(wr, request)
+    }
+
     /// Releases the request that a completion names, and all before it. Returns it, and how many
     /// they are; `None` if it is not posted.
     #[inline(always)]
@@ -109,9 +115,24 @@ impl PostSends for DirectSends {
     }
 
     #[inline(always)]
-    fn copy_fast(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool {
-        bytes.len() <= MOST_IN_BLOCK
-            && self.queue.post_fast(&with_flags(Wr::send(Inline(bytes)), flags), request)
+    fn push_any<const N: usize>(
+        &mut self,
+        request: Request,
+        op: SendOp<'static>,
+        segments: [KeyedSeg; N],
+        flags: SendFlags,
+    ) -> bool {
+        let Some(wr) = wr_of(op, segments) else { return false };
+        self.post_any(&with_flags(wr, flags), request)
+    }
+
+    #[inline(always)]
+    fn copy_fast<const ANY: bool>(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool {
+        if bytes.len() > MOST_IN_BLOCK {
+            return false;
+        }
+        let wr = with_flags(Wr::send(Inline(bytes)), flags);
+        if ANY { self.post_any(&wr, request) } else { self.queue.post_fast(&wr, request) }
     }
 
     #[inline(always)]
@@ -121,7 +142,8 @@ impl PostSends for DirectSends {
 
     #[inline]
     fn copy_any(&mut self, request: Request, bytes: &[u8], flags: SendFlags) -> bool {
-        self.copy(request, SendOp::Send, bytes, flags).is_ok()
+        let wr = with_flags(Wr::send(Inline(bytes)), flags);
+        self.queue.post_long_by_doorbell(&wr, request) || self.queue.post(wr, request).is_ok()
     }
 
     #[inline(always)]

@@ -111,7 +111,18 @@ impl PostSends for VerbsSends {
     }
 
     #[inline(always)]
-    fn copy_fast(&mut self, _: Request, _: &[u8], _: SendFlags) -> bool {
+    fn push_any<const N: usize>(
+        &mut self,
+        request: Request,
+        op: SendOp<'static>,
+        segments: [Sge; N],
+        flags: SendFlags,
+    ) -> bool {
+        self.push_fast(request, op, segments, flags)
+    }
+
+    #[inline(always)]
+    fn copy_fast<const ANY: bool>(&mut self, _: Request, _: &[u8], _: SendFlags) -> bool {
         false
     }
 
