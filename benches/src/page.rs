@@ -164,6 +164,7 @@ fn what(Spec { case, batch, segments, .. }: Spec) -> String {
         MessageLarge => "a message of 512 bytes",
         EpSend => "Ep: send",
         EpSendInline => "Ep: send, 64 bytes inline",
+        EpSendShared => "Ep: send, 64 bytes inline, shared register",
         EpRecv => "Ep: receive",
         PoolSend => "SendPool: take and send",
         PoolMessage => "a message by the pools",

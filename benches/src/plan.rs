@@ -42,6 +42,8 @@ pub enum CaseName {
     EpSend,
     /// `Ep::send_inline` of the crate doorbell, 64 bytes.
     EpSendInline,
+    /// The same, while other QPs have the same send register.
+    EpSendShared,
     /// An RDMA Write and a Send, of 64 bytes each, by two posts.
     EpPair,
     /// The same by one `Ep::chain`.
@@ -138,6 +140,7 @@ impl CaseName {
             Self::MessageLarge => "message-512",
             Self::EpSend => "ep-send",
             Self::EpSendInline => "ep-send-inline",
+            Self::EpSendShared => "ep-send-shared",
             Self::EpPair => "ep-write-send",
             Self::EpChain => "ep-chain",
             Self::PoolSend => "pool-send",
@@ -184,7 +187,10 @@ impl CaseName {
     /// Whether the case is about calls that only the crate doorbell has.
     pub fn of_provider(self) -> bool {
         use CaseName::*;
-        matches!(self, EpSend | EpSendInline | EpPair | EpChain | EpRecv | PoolSend | PoolMessage)
+        matches!(
+            self,
+            EpSend | EpSendInline | EpSendShared | EpPair | EpChain | EpRecv | PoolSend | PoolMessage
+        )
     }
 
     /// Whether the case goes through libdat2.
@@ -381,7 +387,7 @@ pub fn plan(quick: bool) -> Vec<Spec> {
         plan.push(spec(case, 1, 1, 128));
     }
     plan.extend([Send, SendWr].map(|case| spec(case, 32, 1, 128)));
-    let of_provider = [EpSend, EpSendInline, EpPair, EpChain, PoolSend, PoolMessage, EpRecv];
+    let of_provider = [EpSend, EpSendInline, EpSendShared, EpPair, EpChain, PoolSend, PoolMessage, EpRecv];
     plan.extend(of_provider.map(|case| spec(case, 1, 1, 128)));
     for &segments in if quick { &[1][..] } else { &[1, 4] } {
         plan.push(spec(DatPost, 1, segments, 1023));

@@ -19,6 +19,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(20);
 const MESSAGE: usize = 64;
 const SETTLE: Duration = Duration::from_micros(200);
+/// More QPs than the software device has send registers.
+const SHARED: usize = 20;
 
 /// A case of the provider.
 pub struct Provider {
@@ -39,7 +41,7 @@ pub struct Provider {
     /// Posted in the last sample: buffers, or requests.
     outstanding: u32,
     data_path: &'static str,
-    _rest: (Lmr, Pz, Ia),
+    _rest: (Vec<Ep>, Lmr, Pz, Ia),
 }
 
 /// Lets the device work until `there` returns a value.
@@ -78,9 +80,12 @@ impl Provider {
         let server = ep.clone().recv_evd(&received).request_evd(&unused).connect_evd(&connections[0]);
         let server = server.srq(&srq).build()?;
         let mut client = ep.recv_evd(&unused).request_evd(&sent).connect_evd(&connections[1]);
-        if spec.case == CaseName::EpSendInline {
+        let shared = spec.case == CaseName::EpSendShared;
+        if shared || spec.case == CaseName::EpSendInline {
             client = client.max_inline(MESSAGE as u32);
         }
+        let others = (0..SHARED).filter(|_| shared).map(|_| client.clone().build());
+        let others = others.collect::<Result<Vec<_>, _>>()?;
 
         let psp = Psp::builder(&ia, &requests).build()?;
         let client = client.connect_with(psp.address(), ConnectOptions::new().timeout(PATIENCE))?;
@@ -114,7 +119,7 @@ impl Provider {
             outstanding: 0,
             data_path: ia.provider_attributes().datapath,
             srq,
-            _rest: (lmr, pz, ia),
+            _rest: (others, lmr, pz, ia),
         };
         if spec.case == CaseName::PostFree {
             while this.srq.post_recv(&this.buffers[0], 0).is_ok() {}
@@ -262,7 +267,7 @@ impl Case for Provider {
                 }
                 self.outstanding = GROUP;
             }
-            CaseName::EpSendInline => {
+            CaseName::EpSendInline | CaseName::EpSendShared => {
                 for _ in 0..GROUP {
                     let sent = self.client.send_inline(black_box(&[7; MESSAGE])).post();
                     assert!(sent.is_ok(), "a send was refused");

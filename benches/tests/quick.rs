@@ -305,6 +305,7 @@ fn instructions_of_the_rust_api() -> Result<(), Failed> {
             (CaseName::EmptyPoll, 1, 1, 93.0, 0.1),
             (CaseName::EpSend, 1, 1, 101.0, 0.1),
             (CaseName::EpSendInline, 1, 1, 225.0, 0.1),
+            (CaseName::EpSendShared, 1, 1, 332.0, 0.1),
             (CaseName::PoolSend, 1, 1, 180.0, 0.2),
             (CaseName::PoolMessage, 1, 1, 815.0, 2.3),
         ],
