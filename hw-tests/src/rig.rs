@@ -13,6 +13,7 @@ use rxe_fallback::{
     Access, CmEventKind, ConnParam, Context, Cq, Mr, Pd as VerbsPd, Qp, QpInit, QpKind, SendFlags, SendOp,
 };
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -594,12 +595,18 @@ impl Rig {
 
     /// A request of a client that never confirms an accept: the EP that accepts it stays in
     /// COMPLETION_PENDING while the returned client lives.
+    #[track_caller]
     pub fn ask_and_never_confirm(&self) -> (Resolved, CrArrival) {
+        // The kernel refuses a request with the QP number of a connection of this peer that has just
+        // ended (stale connection), so each request of each process has another.
+        static REQUESTS: AtomicU32 = AtomicU32::new(0);
+        let n = (std::process::id() << 4).wrapping_add(REQUESTS.fetch_add(1, Ordering::Relaxed));
+        let qp_num = 0x80_0000 | n & 0x7f_ffff;
         let psp = Psp::builder(&self.server.ia, &self.server.cr).build().unwrap();
         let from = SocketAddr::new(self.client.ia.address(), 0);
         let to = psp.address();
         let client = Resolved::resolve_timeout(Some(from), to, LONG).unwrap();
-        client.id().connect(&ConnParam { qp_num: 0x1234, ..ConnParam::default() }).unwrap();
+        client.id().connect(&ConnParam { qp_num, ..ConnParam::default() }).unwrap();
         (client, connection_request(&self.server.cr))
     }
 
